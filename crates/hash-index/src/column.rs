@@ -130,7 +130,25 @@ pub struct HostRows<'a> {
     pub payloads: &'a [u8],
 }
 
-impl HostRows<'_> {
+impl<'a> HostRows<'a> {
+    /// Returns some rows.
+    ///
+    /// # Panics
+    /// If there are not as many, or the columns are not as [`HostRows::count`] says.
+    pub fn part(&self, width: Width, rows: Range<u64>) -> HostRows<'a> {
+        let count = self.count(width);
+        assert!(
+            rows.start <= rows.end && rows.end <= count,
+            "rows {rows:?} of {count}"
+        );
+        let bytes = |row| (row * width.bytes()) as usize;
+        let part = |column: &'a [u8]| &column[bytes(rows.start)..bytes(rows.end)];
+        HostRows {
+            keys: part(self.keys),
+            payloads: part(self.payloads),
+        }
+    }
+
     /// Returns the number of rows.
     ///
     /// # Panics

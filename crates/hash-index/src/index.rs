@@ -353,6 +353,17 @@ impl HashIndex {
         self.table.contents.rows
     }
 
+    /// Returns the layout, the slots and what is known of the rows.
+    pub(crate) fn parts(&self) -> (TableShape, &DeviceView<u8>, Contents) {
+        let Table {
+            shape,
+            slots,
+            contents,
+            ..
+        } = &self.table;
+        (*shape, slots, *contents)
+    }
+
     /// Completes a table that several GPUs have built in one interleaved memory: each then knows the rows of all.
     ///
     /// # Panics

@@ -1,10 +1,11 @@
 //! The sides of a join in pinned host memory.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_device::cuda::{Cuda, DeviceView, HostRegistration, RegisteredPart, Stream, Transfer};
 use forebay_device::{AlignedBytes, JobError};
-use forebay_hash_index::{Column, DeviceRows};
+use forebay_hash_index::{Column, DeviceRows, HostRows, Width};
 use forebay_movement::ring::Kept;
 use forebay_movement::{Feed, Slots, Source, Unread};
 
@@ -62,6 +63,27 @@ impl PinnedColumns {
             keys: column(&self.keys)?,
             payloads: column(&self.payloads)?,
         })
+    }
+
+    /// Returns the rows as the CPU reads them.
+    pub fn host_rows(&self) -> HostRows<'_> {
+        HostRows {
+            keys: &self.keys[..self.bytes],
+            payloads: &self.payloads[..self.bytes],
+        }
+    }
+
+    /// Returns keys and payloads of some rows, as the sources of copies.
+    ///
+    /// # Panics
+    /// If the memory does not have these rows.
+    pub(crate) fn part(
+        &self,
+        width: Width,
+        rows: &Range<u64>,
+    ) -> [RegisteredPart<AlignedBytes>; 2] {
+        let [begin, end] = [rows.start, rows.end].map(|row| (row * width.bytes()) as usize);
+        [&self.keys, &self.payloads].map(|column| RegisteredPart::new(column, begin..end))
     }
 
     /// Returns the rows of a chunk in device memory.

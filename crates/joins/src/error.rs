@@ -37,6 +37,12 @@ pub enum JoinError {
         /// Name of the other one.
         other: String,
     },
+    /// A thread of the join panicked, which is a bug.
+    #[error("a thread of the join panicked: {why}; this is a bug")]
+    Panicked {
+        /// What it panicked with.
+        why: String,
+    },
     /// A table could not be built.
     #[error(transparent)]
     Index(IndexError),

@@ -24,7 +24,8 @@ const STEPS_QUEUED: usize = 2;
 /// Bytes of a small page of the host.
 const PAGE_BYTES: usize = 4096;
 
-type Spill = HostRegistration<AlignedBytes>;
+/// Pinned host memory that copies from a device write.
+pub(crate) type Spill = HostRegistration<AlignedBytes>;
 
 /// Joins of sides in pinned host memory, by partitions on a GPU. It holds all memory of a join, which can run several
 /// times.
@@ -109,7 +110,7 @@ impl PartitionedJoin {
             })
         })?;
         Ok(PartitionedJoin {
-            spill: Some(pinned(device, &plan)?),
+            spill: Some(pinned(device, plan.spill_bytes())?),
             device: Arc::clone(device),
             plan,
             ring,
@@ -133,7 +134,7 @@ impl PartitionedJoin {
         let began = Instant::now();
         let spill = match self.spill.take() {
             Some(spill) => spill,
-            None => pinned(&self.device, &self.plan)?,
+            None => pinned(&self.device, self.plan.spill_bytes())?,
         };
         let width = self.plan.run.width().bytes();
         let bytes = [build, probe].map(|side| side.bytes());
@@ -277,10 +278,12 @@ fn gathered(
     Ok((sides, spill))
 }
 
-/// Pins the memory to which the runs of a join spill. All cores access it first: pinning fresh pages would zero them on
-/// one.
-fn pinned(device: &Device, plan: &JoinPlan) -> Result<Spill, JoinError> {
-    let mut memory = AlignedBytes::in_huge_pages(plan.spill_bytes() as usize);
+/// Pins host memory for copies from a device. All cores access it first: pinning fresh pages would zero them on one.
+///
+/// # Errors
+/// If the driver cannot pin it. The process ends if the system has no memory.
+pub(crate) fn pinned(device: &Device, bytes: u64) -> Result<Spill, JoinError> {
+    let mut memory = AlignedBytes::in_huge_pages(bytes as usize);
     let share = memory
         .len()
         .div_ceil(forebay_device::cores())

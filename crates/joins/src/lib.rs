@@ -9,9 +9,12 @@
 //!
 //! [`join_in_partitions`] and [`InterleavedJoin`] join sides of which each of several GPUs has some rows.
 //!
+//! [`CoProcessing`] joins sides in pinned host memory by the CPU and GPUs together.
+//!
 //! [`predict`] tells the rates of joins on a machine from the few rates that [`measure`] measures there.
 #![forbid(unsafe_code)]
 
+mod co_processing;
 mod columns;
 mod divide;
 mod error;
@@ -24,6 +27,10 @@ pub mod predict;
 mod tests;
 pub mod timed;
 
+pub use co_processing::{
+    CoProcessing, CoProcessingOptions, CoProcessingReport, GpuRates, Rates, Strategy, choose,
+    join_on_cpu,
+};
 pub use columns::PinnedColumns;
 pub use error::JoinError;
 pub use gpus::{GpuSides, InterleavedJoin, InterleavedReport, join_in_partitions};

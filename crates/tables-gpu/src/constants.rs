@@ -10,6 +10,8 @@ use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_expr::scalar_subquery::ScalarSubqueryExpr;
+use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::scalar::ScalarValue;
 use parking_lot::Mutex;
 
@@ -33,6 +35,11 @@ impl Clone for Subqueries {
     fn clone(&self) -> Subqueries {
         Subqueries::default()
     }
+}
+
+/// Returns whether an expression has the same value for all rows.
+pub(crate) fn is_constant(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    collect_columns(expr).is_empty() && !is_volatile(expr)
 }
 
 /// Returns the value of an expression without columns.

@@ -15,6 +15,7 @@ use datafusion::physical_expr::expressions::{
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::scalar::ScalarValue;
 
+use crate::constants::{self, is_constant};
 use crate::domain::Domain;
 use crate::draft::Draft;
 use crate::floats::is_float;
@@ -113,8 +114,15 @@ impl<'k, 'a> Code<'k, 'a> {
         Ok(value)
     }
 
-    /// Declares the value of a condition that is not computed directly, by a table over the values of its column.
+    /// Declares the value of an expression that is not computed directly: that of a constant, or that of a condition by
+    /// a table over the values of its column.
     fn by_table(&mut self, expr: &Arc<dyn PhysicalExpr>, reason: Reason) -> Result<Value> {
+        if !expr.is::<Literal>()
+            && is_constant(expr)
+            && let Ok(value) = constants::value(expr)
+        {
+            return self.direct(&(Arc::new(Literal::new(value)) as _));
+        }
         let is_condition = matches!(
             expr.data_type(&self.draft.scanned.schema),
             Ok(DataType::Boolean)

@@ -312,7 +312,10 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
     let has_other = matches!(kind, JoinKind::Inner | JoinKind::Outer);
     let is_mark = kind == JoinKind::Mark;
     let keys_of_both = (&keys, &keys_of_rows);
-    let (kind, repeats) = with_plan(join, kind, (&kept, &mut other), keys_of_both)?;
+    let (kind, mut repeats) = with_plan(join, kind, (&kept, &mut other), keys_of_both)?;
+    // A file may have any number of rows for a key that all rows have.
+    let are_constant = keys_of_rows.iter().all(|it| collect_columns(it).is_empty());
+    repeats |= has_other && are_constant && matches!(other.origin, Origin::Files(_));
     let differ = match kind {
         JoinKind::Semi | JoinKind::Anti | JoinKind::Mark => differ(join, is_left, (&kept, &other))?,
         JoinKind::Inner | JoinKind::Outer => None,

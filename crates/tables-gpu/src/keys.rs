@@ -11,6 +11,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 
 use crate::comments::sql;
+use crate::constants::{self, is_constant};
 use crate::domain::{Domain, Table};
 use crate::expression::Code;
 use crate::floats::is_float;
@@ -161,6 +162,11 @@ impl Code<'_, '_> {
             && let Some(texts) = self.draft.scanned.texts_of_rows(column.index())
         {
             return self.key_of_row(column.index(), texts);
+        }
+        if is_constant(expr) {
+            let value = constants::value(expr).and_then(|it| it.to_array());
+            let number = self.declare(Kind::Small, "0");
+            return Ok((number, Values::Array(value.map_err(Reason::of)?)));
         }
         let domain = Domain::of(expr, self.draft.scanned)?;
         let (number, values) = match domain.of_column(expr) {

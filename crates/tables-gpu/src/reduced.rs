@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use datafusion::common::stats::Precision;
 use datafusion::common::{JoinType, NullEquality};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
 use crate::fragment::{Exprs, Fragment, Rows, column_of, is_moving, over_rows, rows};
@@ -48,13 +50,19 @@ fn aggregate_below<'a>(plan: &'a Plan, exprs: &Exprs) -> Option<(&'a GpuFragment
     aggregate_below(below, &exprs)
 }
 
-/// Returns whether a plan surely returns at most one row for values of these expressions: the groups of an aggregate.
+/// Returns whether a plan surely returns at most one row for values of these expressions: the groups of an aggregate,
+/// or one row in all.
 pub(crate) fn is_unique(plan: &Plan, keys: &Exprs) -> bool {
-    aggregate_below(plan, keys).is_some_and(|(aggregate, keys)| {
+    let is_one_row = || {
+        let known = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
+        known.is_ok_and(|it| matches!(it.num_rows, Precision::Exact(0 | 1)))
+    };
+    let of_groups = aggregate_below(plan, keys).is_some_and(|(aggregate, keys)| {
         let columns: Vec<_> = keys.iter().filter_map(column_of).collect();
         let mut of_groups = 0..aggregate.fragment().keys.len();
         of_groups.all(|key| columns.contains(&key))
-    })
+    });
+    of_groups || is_one_row()
 }
 
 /// Returns a plan whose aggregate leaves out groups that no row that is kept can have: it gets a semi join with the

@@ -31,7 +31,7 @@ impl Columns {
         columns
     }
 
-    fn rows(&self) -> HostRows<'_> {
+    pub(super) fn rows(&self) -> HostRows<'_> {
         HostRows {
             keys: &self.keys[..self.bytes],
             payloads: &self.payloads[..self.bytes],

@@ -3,6 +3,7 @@
 //! The workloads are A, B and C of Lutz et al. (SIGMOD 2020, table 2). Every run must find the number of matches and
 //! the sums of both payloads that the generator's formulas give, which use no hash table.
 
+mod co_processing;
 mod device;
 mod figures;
 mod gpus;
@@ -98,6 +99,9 @@ pub enum Section {
     /// Joins by the ratio and the sizes of both sides, by skew and by selectivity in device memory, and the transfer
     /// methods. Without a GPU, the joins run on the CPU. Measured alone.
     Figures,
+    /// Workload A with both sides in pinned host memory, joined by the CPU, by the GPUs and by both: on one GPU, and on
+    /// all. Measured alone.
+    CoProcessing,
 }
 
 impl Section {
@@ -108,11 +112,12 @@ impl Section {
 }
 
 /// The sections that are measured alone: their tables take the memory that other sections use.
-const ALONE: [Section; 4] = [
+const ALONE: [Section; 5] = [
     Section::Hybrid,
     Section::Spilled,
     Section::Gpus,
     Section::Figures,
+    Section::CoProcessing,
 ];
 
 /// The sections that measure each workload.
@@ -202,7 +207,8 @@ pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
     for section in ALONE {
         let is_wanted = match args.smoke {
             true => {
-                let runs = session.devices.is_some() || section == Section::Figures;
+                let needs_none = [Section::Figures, Section::CoProcessing].contains(&section);
+                let runs = session.devices.is_some() || needs_none;
                 runs && (args.only.is_empty() || args.only.contains(&section))
             }
             false => args.only == [section],
@@ -232,6 +238,13 @@ pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
                     (*tuples, workload)
                 });
                 gpus::measure(&mut session, &workloads.collect::<Vec<_>>())?;
+            }
+            Section::CoProcessing if is_wanted && named(&&Tuples::A) => {
+                let workload = match args.smoke {
+                    true => Tuples::A.smoke(),
+                    false => Tuples::A.scaled(args.scale),
+                };
+                co_processing::measure(&mut session, workload)?;
             }
             _ => (),
         }
@@ -270,14 +283,16 @@ impl Session {
         let is_alone = args.only.len() == 1 && ALONE.iter().any(has);
         ensure!(
             is_alone || args.smoke || !ALONE.iter().any(has),
-            "measure `figures`, `gpus`, `hybrid` and `spilled` alone: they take memory that other sections use"
+            "measure `co-processing`, `figures`, `gpus`, `hybrid` and `spilled` alone: they take memory that other \
+             sections use"
         );
         ensure!(
             args.tables != [Table::Partitioned]
                 || args.only.is_empty()
                 || has(&Section::Cpu)
                 || has(&Section::Spilled)
-                || has(&Section::Gpus),
+                || has(&Section::Gpus)
+                || has(&Section::CoProcessing),
             "partitions are measured in `cpu`, `spilled` and `gpus`: name one of them"
         );
         let is_measured = |table: &Table| spilled::TABLES.contains(table);
@@ -286,6 +301,12 @@ impl Session {
                 || args.tables.is_empty()
                 || args.tables.iter().any(is_measured),
             "`spilled` and `gpus` measure the tables `partitioned` and `linear-probing`: name one of them"
+        );
+        let has_table = args.tables.is_empty() || args.tables.contains(&Table::LinearProbing);
+        let has_workload = args.workloads.is_empty() || args.workloads.contains(&Tuples::A);
+        ensure!(
+            !has(&Section::CoProcessing) || (has_table && has_workload),
+            "`co-processing` measures workload `a` with the table `linear-probing`: name both"
         );
         let devices = match gpus() {
             Ok(_) if is_alone && !args.smoke => None,
@@ -459,12 +480,18 @@ mod tests {
             "figures/transfer/ring/perfect",
             "figures/transfer/zero-copy/bucketed",
             "figures/transfer/pinned-copy/linear-probing",
+            "join-a-co-processing/gpu",
+            "join-a-co-processing/gpu-and-cpu",
+            "join-a-co-processing/gpu-builds",
         ] {
             assert_eq!(
                 has(case, "probe_giga_tuples_per_s"),
                 found.is_ok(),
                 "{case}"
             );
+        }
+        for metric in ["giga_tuples_per_s", "cpu_share"] {
+            assert!(has("join-a-co-processing/cpu", metric), "{metric}");
         }
         for case in ["join-triton/partitioned", "join-c-gpus/partitioned"] {
             assert_eq!(has(case, "join_s"), found.is_ok(), "{case}");
@@ -491,6 +518,11 @@ mod tests {
             ),
             ("pinned", "partitioned", "in `cpu`, `spilled` and `gpus`"),
             ("spilled,cpu", "partitioned", "alone"),
+            (
+                "co-processing",
+                "perfect",
+                "workload `a` with the table `linear-probing`",
+            ),
         ] {
             let args = parse(&["--only", only, "--tables", tables]).expect("right flags");
             let error = run(&args).expect_err("it is refused").to_string();

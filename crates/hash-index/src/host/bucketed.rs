@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_device::{prefetch, vec_in_huge_pages};
 
-use super::{Cell, STEPS_BETWEEN_LOOKS, Table};
+use super::{Cell, Lookup, STEPS_BETWEEN_LOOKS, Table};
 use crate::index::Contents;
 use crate::kernels::{CHAIN_TOO_LONG, Outcome};
 use crate::shape::{TableShape, hash_of};
@@ -75,7 +75,7 @@ impl<W: Cell, const N: usize> Bucketed<W, N> {
     }
 }
 
-impl<W: Cell, const N: usize> Table for Bucketed<W, N> {
+impl<W: Cell, const N: usize> Lookup for Bucketed<W, N> {
     type Word = W;
 
     #[inline]
@@ -83,6 +83,36 @@ impl<W: Cell, const N: usize> Table for Bucketed<W, N> {
         prefetch(&self.buckets[self.home(key)]);
     }
 
+    #[inline]
+    fn probe(&self, key: u64, contents: &Contents) -> (u64, u64) {
+        if key == W::EMPTY {
+            return (contents.aside_count, contents.aside_sum);
+        }
+        let mut at = self.home(key);
+        let (mut matches, mut sum) = (0, 0_u64);
+        for _ in 0..self.steps_max {
+            let bucket = &self.buckets[at];
+            let mut equal = bucket.equal::<W>(key);
+            while equal != 0 {
+                let slot = equal.trailing_zeros() as usize % N;
+                let payload = W::load(&bucket.payloads[slot]);
+                if contents.is_unique {
+                    return (1, payload);
+                }
+                matches += 1;
+                sum = sum.wrapping_add(payload);
+                equal &= equal - 1;
+            }
+            if W::load(&bucket.keys[N - 1]) == W::EMPTY {
+                break;
+            }
+            at = self.next(at);
+        }
+        (matches, sum)
+    }
+}
+
+impl<W: Cell, const N: usize> Table for Bucketed<W, N> {
     #[inline]
     fn insert(&self, row: (u64, u64), inserted: &mut Outcome, failures: &AtomicU32) {
         if failures.load(Ordering::Relaxed) != 0 {
@@ -122,33 +152,5 @@ impl<W: Cell, const N: usize> Table for Bucketed<W, N> {
             at = self.next(at);
         }
         failures.fetch_or(CHAIN_TOO_LONG, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn probe(&self, key: u64, contents: &Contents) -> (u64, u64) {
-        if key == W::EMPTY {
-            return (contents.aside_count, contents.aside_sum);
-        }
-        let mut at = self.home(key);
-        let (mut matches, mut sum) = (0, 0_u64);
-        for _ in 0..self.steps_max {
-            let bucket = &self.buckets[at];
-            let mut equal = bucket.equal::<W>(key);
-            while equal != 0 {
-                let slot = equal.trailing_zeros() as usize % N;
-                let payload = W::load(&bucket.payloads[slot]);
-                if contents.is_unique {
-                    return (1, payload);
-                }
-                matches += 1;
-                sum = sum.wrapping_add(payload);
-                equal &= equal - 1;
-            }
-            if W::load(&bucket.keys[N - 1]) == W::EMPTY {
-                break;
-            }
-            at = self.next(at);
-        }
-        (matches, sum)
     }
 }

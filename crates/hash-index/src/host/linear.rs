@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use forebay_device::{prefetch, vec_in_huge_pages};
 
-use super::{STEPS_BETWEEN_LOOKS, Table, Word};
+use super::{Lookup, STEPS_BETWEEN_LOOKS, Table, Word};
 use crate::index::Contents;
 use crate::kernels::{CHAIN_TOO_LONG, Outcome};
 use crate::shape::{TableShape, hash_of};
@@ -64,36 +64,26 @@ impl Slot for u32 {
     }
 }
 
-/// A table.
-#[derive(Debug)]
-pub(super) struct Linear<W> {
-    slots: Vec<AtomicU64>,
+/// In which slots a key may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chains {
     slot_count: u64,
     shift: u32,
     steps_max: u64,
-    word: PhantomData<W>,
 }
 
-impl<W: Slot> Linear<W> {
-    pub(super) fn new(shape: TableShape) -> Linear<W> {
-        let words = shape.slots() as usize * W::WORDS;
-        Linear {
-            slots: vec_in_huge_pages(words, || AtomicU64::new(u64::MAX)),
+impl Chains {
+    pub(super) fn new(shape: TableShape) -> Chains {
+        Chains {
             slot_count: shape.slots(),
             shift: shape.shift(),
             steps_max: shape.steps_max(),
-            word: PhantomData,
         }
     }
 
+    /// Returns the first slot.
     #[inline]
-    fn slot(&self, slot: u64) -> &[AtomicU64] {
-        let first = slot as usize * W::WORDS;
-        &self.slots[first..first + W::WORDS]
-    }
-
-    #[inline]
-    fn home(&self, key: u64) -> u64 {
+    pub(super) fn home(&self, key: u64) -> u64 {
         hash_of(key) >> self.shift
     }
 
@@ -101,57 +91,23 @@ impl<W: Slot> Linear<W> {
     fn next(&self, slot: u64) -> u64 {
         (slot + 1) & (self.slot_count - 1)
     }
-}
 
-impl<W: Slot> Table for Linear<W> {
-    type Word = W;
-
+    /// Returns the number of matches of a key, and the sum of their payloads. `load` returns key and payload of a
+    /// slot.
     #[inline]
-    fn prefetch(&self, key: u64) {
-        prefetch(&self.slot(self.home(key))[0]);
-    }
-
-    #[inline]
-    fn insert(&self, row: (u64, u64), inserted: &mut Outcome, failures: &AtomicU32) {
-        if failures.load(Ordering::Relaxed) != 0 {
-            return;
-        }
-        let (key, payload) = row;
-        if key == W::EMPTY {
-            inserted.aside_count += 1;
-            inserted.aside_sum = inserted.aside_sum.wrapping_add(payload);
-            return;
-        }
-        let mut slot = self.home(key);
-        let mut is_duplicate = false;
-        let mut steps = 1;
-        loop {
-            let before = W::take(self.slot(slot), row);
-            if before == W::EMPTY {
-                break;
-            }
-            is_duplicate |= before == key;
-            let looks = steps % STEPS_BETWEEN_LOOKS == 0;
-            if steps == self.steps_max || (looks && failures.load(Ordering::Relaxed) != 0) {
-                failures.fetch_or(CHAIN_TOO_LONG, Ordering::Relaxed);
-                return;
-            }
-            slot = self.next(slot);
-            steps += 1;
-        }
-        inserted.stored += 1;
-        inserted.duplicates += u64::from(is_duplicate);
-    }
-
-    #[inline]
-    fn probe(&self, key: u64, contents: &Contents) -> (u64, u64) {
+    pub(super) fn probe<W: Word>(
+        &self,
+        key: u64,
+        contents: &Contents,
+        load: impl Fn(u64) -> (u64, u64),
+    ) -> (u64, u64) {
         if key == W::EMPTY {
             return (contents.aside_count, contents.aside_sum);
         }
         let mut slot = self.home(key);
         let (mut matches, mut sum) = (0, 0_u64);
         for _ in 0..self.steps_max {
-            let found = W::load(self.slot(slot));
+            let found = load(slot);
             if found.0 == W::EMPTY {
                 break;
             }
@@ -165,5 +121,86 @@ impl<W: Slot> Table for Linear<W> {
             slot = self.next(slot);
         }
         (matches, sum)
+    }
+}
+
+/// A table.
+#[derive(Debug)]
+pub(super) struct Linear<W> {
+    slots: Vec<AtomicU64>,
+    chains: Chains,
+    word: PhantomData<W>,
+}
+
+impl<W: Slot> Linear<W> {
+    pub(super) fn new(shape: TableShape) -> Linear<W> {
+        let words = shape.slots() as usize * W::WORDS;
+        Linear {
+            slots: vec_in_huge_pages(words, || AtomicU64::new(u64::MAX)),
+            chains: Chains::new(shape),
+            word: PhantomData,
+        }
+    }
+
+    #[inline]
+    fn slot(&self, slot: u64) -> &[AtomicU64] {
+        let first = slot as usize * W::WORDS;
+        &self.slots[first..first + W::WORDS]
+    }
+
+    /// Returns the bytes of all slots.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> Box<[u8]> {
+        let words = self.slots.iter().map(|word| word.load(Ordering::Relaxed));
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+}
+
+impl<W: Slot> Lookup for Linear<W> {
+    type Word = W;
+
+    #[inline]
+    fn prefetch(&self, key: u64) {
+        prefetch(&self.slot(self.chains.home(key))[0]);
+    }
+
+    #[inline]
+    fn probe(&self, key: u64, contents: &Contents) -> (u64, u64) {
+        let load = |slot| W::load(self.slot(slot));
+        self.chains.probe::<W>(key, contents, load)
+    }
+}
+
+impl<W: Slot> Table for Linear<W> {
+    #[inline]
+    fn insert(&self, row: (u64, u64), inserted: &mut Outcome, failures: &AtomicU32) {
+        if failures.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let (key, payload) = row;
+        if key == W::EMPTY {
+            inserted.aside_count += 1;
+            inserted.aside_sum = inserted.aside_sum.wrapping_add(payload);
+            return;
+        }
+        let mut slot = self.chains.home(key);
+        let mut is_duplicate = false;
+        let mut steps = 1;
+        loop {
+            let before = W::take(self.slot(slot), row);
+            if before == W::EMPTY {
+                break;
+            }
+            is_duplicate |= before == key;
+            let looks = steps % STEPS_BETWEEN_LOOKS == 0;
+            if steps == self.chains.steps_max || (looks && failures.load(Ordering::Relaxed) != 0) {
+                failures.fetch_or(CHAIN_TOO_LONG, Ordering::Relaxed);
+                return;
+            }
+            slot = self.chains.next(slot);
+            steps += 1;
+        }
+        inserted.stored += 1;
+        inserted.duplicates += u64::from(is_duplicate);
     }
 }

@@ -1,6 +1,8 @@
 //! The same tables in host memory: built and probed by all cores.
 
 mod bucketed;
+mod builder;
+mod copy;
 mod linear;
 mod partitions;
 mod perfect;
@@ -15,6 +17,8 @@ use crate::kernels::{JoinTotals, Outcome};
 use crate::shape::{TableMethod, TableShape, Width};
 
 use bucketed::Bucketed;
+pub use builder::HostBuilder;
+pub use copy::{CopyInFlight, HostCopy};
 use linear::Linear;
 pub use partitions::HostPartitions;
 use perfect::Perfect;
@@ -141,19 +145,22 @@ impl Cell for u64 {
     }
 }
 
-/// A table that threads fill together, and then probe.
-trait Table: Sync {
+/// A table that threads probe.
+trait Lookup: Sync {
     /// The type of keys and payloads.
     type Word: Word;
 
     /// Asks the processor for the memory that a search for a key reads first.
     fn prefetch(&self, key: u64);
 
-    /// Inserts a row. A failure sets a bit of `failures`.
-    fn insert(&self, row: (u64, u64), inserted: &mut Outcome, failures: &AtomicU32);
-
     /// Returns the number of matches of a key, and the sum of their payloads.
     fn probe(&self, key: u64, contents: &Contents) -> (u64, u64);
+}
+
+/// A table that threads fill together, and then probe.
+trait Table: Lookup {
+    /// Inserts a row. A failure sets a bit of `failures`.
+    fn insert(&self, row: (u64, u64), inserted: &mut Outcome, failures: &AtomicU32);
 }
 
 /// The layouts.
@@ -180,6 +187,7 @@ macro_rules! with_table {
         }
     };
 }
+use with_table;
 
 /// A table in host memory.
 #[derive(Debug)]
@@ -237,6 +245,15 @@ impl HostIndex {
         rows.count(self.shape.width());
         with_table!(&self.slots, table => probe(table, rows, &self.contents, threads))
     }
+
+    /// Returns the matches of rows, on the calling thread. Several threads may call this at the same time.
+    ///
+    /// # Panics
+    /// If the columns differ in length or are not whole values of the table's width.
+    pub fn probe_here(&self, rows: HostRows<'_>) -> JoinTotals {
+        rows.count(self.shape.width());
+        with_table!(&self.slots, table => probe_rows(table, rows, &self.contents))
+    }
 }
 
 /// Calls a function with the part of the rows of each thread, and returns its results.
@@ -271,7 +288,7 @@ fn numbers<W: Word>(rows: HostRows<'_>) -> impl Iterator<Item = (u64, u64)> {
 
 /// Calls `work` with each row, some rows after the table was asked for its key.
 #[inline]
-fn each_row<T: Table>(table: &T, rows: HostRows<'_>, mut work: impl FnMut((u64, u64))) {
+fn each_row<T: Lookup>(table: &T, rows: HostRows<'_>, mut work: impl FnMut((u64, u64))) {
     let bytes = ROWS_AHEAD * T::Word::BYTES;
     let ask = |keys: Option<&[u8]>| {
         let keys = keys.unwrap_or_default().chunks_exact(T::Word::BYTES);
@@ -288,27 +305,35 @@ fn each_row<T: Table>(table: &T, rows: HostRows<'_>, mut work: impl FnMut((u64, 
 fn insert<T: Table>(table: &T, rows: HostRows<'_>, threads: usize) -> Outcome {
     let failures = AtomicU32::new(0);
     let parts = on_threads(rows, (T::Word::BYTES, threads), |part| {
-        let mut inserted = no_rows();
-        each_row(table, part, |row| {
-            table.insert(row, &mut inserted, &failures);
-        });
-        inserted
+        insert_rows(table, part, &failures)
     });
     Outcome::of_all(&parts, &failures)
+}
+
+/// Inserts rows on the calling thread. A failure sets a bit of `failures`.
+fn insert_rows<T: Table>(table: &T, rows: HostRows<'_>, failures: &AtomicU32) -> Outcome {
+    let mut inserted = no_rows();
+    each_row(table, rows, |row| {
+        table.insert(row, &mut inserted, failures);
+    });
+    inserted
 }
 
 impl Outcome {
     /// Returns the outcome of the inserts of all threads.
     fn of_all(parts: &[Outcome], failures: &AtomicU32) -> Outcome {
         let mut all = no_rows();
-        for part in parts {
-            all.stored += part.stored;
-            all.duplicates += part.duplicates;
-            all.aside_count += part.aside_count;
-            all.aside_sum = all.aside_sum.wrapping_add(part.aside_sum);
-        }
+        parts.iter().for_each(|part| all.add(part));
         all.failures = failures.load(Ordering::Relaxed);
         all
+    }
+
+    /// Adds the rows of other inserts.
+    fn add(&mut self, part: &Outcome) {
+        self.stored += part.stored;
+        self.duplicates += part.duplicates;
+        self.aside_count += part.aside_count;
+        self.aside_sum = self.aside_sum.wrapping_add(part.aside_sum);
     }
 }
 
@@ -324,22 +349,27 @@ fn no_rows() -> Outcome {
     }
 }
 
-fn probe<T: Table>(
+fn probe<T: Lookup>(
     table: &T,
     rows: HostRows<'_>,
     contents: &Contents,
     threads: usize,
 ) -> JoinTotals {
     let parts = on_threads(rows, (T::Word::BYTES, threads), |part| {
-        let mut totals = JoinTotals::default();
-        each_row(table, part, |(key, payload)| {
-            add(&mut totals, table.probe(key, contents), payload);
-        });
-        totals
+        probe_rows(table, part, contents)
     });
     let mut all = JoinTotals::default();
     parts.into_iter().for_each(|part| all.add(part));
     all
+}
+
+/// Returns the matches of rows, on the calling thread.
+fn probe_rows<T: Lookup>(table: &T, rows: HostRows<'_>, contents: &Contents) -> JoinTotals {
+    let mut totals = JoinTotals::default();
+    each_row(table, rows, |(key, payload)| {
+        add(&mut totals, table.probe(key, contents), payload);
+    });
+    totals
 }
 
 /// Adds matches of a row: their number and the sum of their payloads on the build side.

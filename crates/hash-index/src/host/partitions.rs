@@ -7,7 +7,7 @@ use std::thread;
 use forebay_device::AlignedBytes;
 
 use super::bucketed::Bucketed;
-use super::{Cell, Table, Word, add, each_row, no_rows, numbers};
+use super::{Cell, Lookup, Table, Word, add, each_row, no_rows, numbers};
 use crate::column::HostRows;
 use crate::error::IndexError;
 use crate::index::Contents;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_device::{prefetch, vec_in_huge_pages};
 
-use super::{Cell, Table};
+use super::{Cell, Lookup, Table};
 use crate::index::Contents;
 use crate::kernels::{KEY_OUT_OF_RANGE, Outcome};
 use crate::shape::{TableMethod, TableShape};
@@ -45,7 +45,7 @@ impl<W: Cell> Perfect<W> {
     }
 }
 
-impl<W: Cell> Table for Perfect<W> {
+impl<W: Cell> Lookup for Perfect<W> {
     type Word = W;
 
     #[inline]
@@ -55,6 +55,16 @@ impl<W: Cell> Table for Perfect<W> {
         }
     }
 
+    #[inline]
+    fn probe(&self, key: u64, contents: &Contents) -> (u64, u64) {
+        let slot = self.slot_of(key);
+        let value = self.payloads.get(slot).map(W::load);
+        let value = value.filter(|_| !contents.has_holes || self.is_taken(slot));
+        value.map_or((0, 0), |value| (1, value))
+    }
+}
+
+impl<W: Cell> Table for Perfect<W> {
     #[inline]
     fn insert(&self, (key, payload): (u64, u64), inserted: &mut Outcome, failures: &AtomicU32) {
         if failures.load(Ordering::Relaxed) != 0 {
@@ -72,13 +82,5 @@ impl<W: Cell> Table for Perfect<W> {
         }
         W::store(cell, payload);
         inserted.stored += 1;
-    }
-
-    #[inline]
-    fn probe(&self, key: u64, contents: &Contents) -> (u64, u64) {
-        let slot = self.slot_of(key);
-        let value = self.payloads.get(slot).map(W::load);
-        let value = value.filter(|_| !contents.has_holes || self.is_taken(slot));
-        value.map_or((0, 0), |value| (1, value))
     }
 }

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use forebay_device::cuda::{Cuda, DeviceView, Pinned, Transfer, gpus};
+use forebay_device::cuda::{Cuda, DeviceView, Part, Pinned, Transfer, gpus};
 use forebay_device::{
     AlignedBytes, Class, Device, DeviceContext, DeviceOptions, Devices, HaltingDevices, Job,
     JobError, JobFailure, Step,
 };
 
-use super::cases::{Case, columns};
+use super::cases::{Case, answered, columns};
 use super::check;
 use crate::{
-    Column, DeviceRows, HashIndex, IndexBuilder, IndexError, JoinTotals, ProbeKeys, Side,
-    TableShape, Totals, Width, Workload,
+    Column, DeviceRows, HashIndex, HostRows, IndexBuilder, IndexError, JoinTotals, ProbeKeys, Side,
+    TableMethod, TableShape, Totals, Width, Workload,
 };
 
 /// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
@@ -144,6 +144,37 @@ fn a_gpu_agrees_with_the_model() {
     };
     for to in [Place::Device, Place::Unaligned, Place::Pinned] {
         check(|case| join(&device, case, to));
+    }
+}
+
+#[test]
+fn a_copy_of_a_gpu_s_table_gives_the_same_matches_on_the_cpu() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let is_linear = |case: &Case| case.shape.method() == TableMethod::LinearProbing;
+    for case in answered().into_iter().filter(is_linear) {
+        let (shape, width) = (case.shape, case.shape.width());
+        let build_rows = place(&device, &case.build, width, Place::Device);
+        let bytes = shape.slot_bytes() as usize;
+        let memory = device.register(AlignedBytes::zeroed(bytes));
+        let memory = memory.map_err(|(_, error)| error);
+        let mut parts = Part::divide(memory.expect("the memory can be pinned"), &[bytes]);
+        let part = parts.swap_remove(0);
+        let copy = on(&device, move |cuda| {
+            let index = build(cuda, shape, &[build_rows]).expect("a table");
+            let stream = cuda.downloads().clone();
+            index.copy_async(cuda, part, &stream).expect("a copy")
+        });
+        let copy = copy.finish().expect("the copy ends");
+        let (keys, payloads) = columns(&case.probe, width);
+        let found = copy.probe_here(HostRows {
+            keys: &keys,
+            payloads: &payloads,
+        });
+        assert_eq!(found, case.answer(), "{}", case.name);
+        parts.push(copy.into_memory());
+        assert!(Part::join(parts).len() >= bytes);
     }
 }
 

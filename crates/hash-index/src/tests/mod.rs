@@ -7,8 +7,8 @@ mod gpu;
 use forebay_device::cuda::{Arch, compile, nvrtc_version};
 
 use crate::{
-    HostIndex, HostPartitions, HostRows, IndexError, JoinTotals, ProbeKeys, Side, TableMethod,
-    Width, Workload, kernels,
+    HostBuilder, HostCopy, HostIndex, HostPartitions, HostRows, IndexError, JoinTotals, ProbeKeys,
+    Side, TableMethod, Width, Workload, kernels,
 };
 use cases::{Case, answered, columns, over_gpus, refused};
 use emulated::{Emulated, has_compiler};
@@ -27,6 +27,48 @@ fn on_host(case: &Case, threads: usize) -> Result<JoinTotals, IndexError> {
         Ok(index.probe(HostRows { keys, payloads }, threads))
     };
     rows(&probe)
+}
+
+/// Joins both sides of a case on the host, a few rows at a time, which two threads insert. A table with linear probing
+/// is probed in a copy, too.
+fn by_morsels(case: &Case) -> Result<JoinTotals, IndexError> {
+    const ROWS: usize = 7;
+    let width = case.shape.width();
+    let bytes = ROWS * width.bytes() as usize;
+    let (build, probe) = (columns(&case.build, width), columns(&case.probe, width));
+    let morsels = |(keys, payloads): &(Vec<u8>, Vec<u8>)| -> Vec<(Vec<u8>, Vec<u8>)> {
+        let both = keys.chunks(bytes).zip(payloads.chunks(bytes));
+        both.map(|(keys, payloads)| (keys.to_vec(), payloads.to_vec()))
+            .collect()
+    };
+    let (build, probe) = (morsels(&build), morsels(&probe));
+    let builder = HostBuilder::new(case.shape);
+    let (first, second) = build.split_at(build.len() / 2);
+    let insert = |some: &[(Vec<u8>, Vec<u8>)]| {
+        some.iter()
+            .try_for_each(|(keys, payloads)| builder.insert(HostRows { keys, payloads }))
+    };
+    let inserted = std::thread::scope(|scope| {
+        let other = scope.spawn(|| insert(second));
+        [insert(first), other.join().expect("no panic")]
+    });
+    for result in inserted {
+        result?;
+    }
+    let index = builder.finish()?;
+    let matches = |probe_here: &dyn Fn(HostRows<'_>) -> JoinTotals| {
+        let mut totals = JoinTotals::default();
+        for (keys, payloads) in &probe {
+            totals.add(probe_here(HostRows { keys, payloads }));
+        }
+        totals
+    };
+    let totals = matches(&|rows| index.probe_here(rows));
+    if case.shape.method() == TableMethod::LinearProbing {
+        let copy = HostCopy::of_host(&index);
+        assert_eq!(matches(&|rows| copy.probe_here(rows)), totals);
+    }
+    Ok(totals)
 }
 
 /// Joins both sides of a case by partitions on the host.
@@ -60,6 +102,11 @@ fn the_host_engine_agrees_with_the_model() {
     for threads in [1, 2, 7] {
         check(|case| on_host(case, threads));
     }
+}
+
+#[test]
+fn tables_on_the_host_that_take_rows_in_morsels_agree_with_the_model() {
+    check(by_morsels);
 }
 
 #[test]

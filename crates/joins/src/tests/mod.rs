@@ -17,7 +17,7 @@ use crate::{JoinError, JoinOptions, JoinPlan, PartitionedJoin, PinnedColumns};
 
 /// Returns the first GPU, of which tests use this much memory. Without one, prints that the test is skipped, or panics
 /// if `FOREBAY_REQUIRE_GPU=1`.
-fn gpu(bytes: u64) -> Option<(HaltingDevices, Arc<Device>)> {
+pub(crate) fn gpu(bytes: u64) -> Option<(HaltingDevices, Arc<Device>)> {
     if let Err(error) = gpus() {
         let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
         assert!(!required, "{error}");
@@ -36,7 +36,7 @@ fn gpu(bytes: u64) -> Option<(HaltingDevices, Arc<Device>)> {
 }
 
 /// Returns columns in pinned memory.
-fn pinned(device: &Device, (keys, payloads): (&[u8], &[u8])) -> PinnedColumns {
+pub(crate) fn pinned(device: &Device, (keys, payloads): (&[u8], &[u8])) -> PinnedColumns {
     let column = |bytes: &[u8]| {
         let mut memory = AlignedBytes::zeroed(bytes.len());
         memory[..bytes.len()].copy_from_slice(bytes);
@@ -46,7 +46,7 @@ fn pinned(device: &Device, (keys, payloads): (&[u8], &[u8])) -> PinnedColumns {
     PinnedColumns::new(column(keys), column(payloads), keys.len())
 }
 
-fn generated(device: &Device, workload: &Workload, side: Side) -> PinnedColumns {
+pub(crate) fn generated(device: &Device, workload: &Workload, side: Side) -> PinnedColumns {
     let bytes = (workload.rows(side) * workload.width.bytes()) as usize;
     let (mut keys, mut payloads) = (vec![0; bytes], vec![0; bytes]);
     workload.generate(side, (&mut keys, &mut payloads), 2);

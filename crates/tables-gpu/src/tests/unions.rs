@@ -3,7 +3,7 @@
 /// Queries of all sizes.
 pub(super) const QUERIES: &[&str] = &[
     // Unions.
-    "SELECT count(*), sum(b), min(a), max(price), avg(quantity), stddev(b) FROM (SELECT a, b, price, quantity FROM t
+    "SELECT count(*), sum(b), min(a), max(price), avg(quantity), stddev(quantity) FROM (SELECT a, b, price, quantity FROM t
         UNION ALL SELECT a, b, price, quantity FROM t WHERE a > 3)",
     "SELECT flag, count(*), sum(n), avg(n), min(n) FROM (SELECT flag, b AS n FROM t WHERE ok
         UNION ALL SELECT label, k FROM d UNION ALL SELECT code, n FROM c) GROUP BY flag",
@@ -22,7 +22,7 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT label, count(*) FROM t FULL JOIN d ON a = k WHERE flag IS NULL OR b > 0 GROUP BY label",
     "SELECT count(*), count(v), sum(one) FROM p FULL JOIN m ON one = k",
     // All pairs.
-    "SELECT count(*) FROM c, m",
+    "SELECT count(*) FROM c, m WHERE n > 3",
     "SELECT count(*), sum(b), max(v) FROM t CROSS JOIN m",
     "SELECT flag, count(*), sum(v * quantity) FROM t CROSS JOIN m WHERE v > 3 GROUP BY flag",
     "SELECT count(*), sum(b) FROM t JOIN m ON a < v",
@@ -32,9 +32,10 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT flag, count(*) FROM t JOIN (SELECT avg(v) AS mean, min(k) AS least FROM m) AS o ON a > mean AND a > least GROUP BY flag",
     "SELECT count(*), sum(one.v) FROM m AS one, m AS other WHERE one.v < other.v",
     "SELECT one.a, count(*) FROM t AS one JOIN m ON one.a <> m.k JOIN d ON one.a = d.k GROUP BY one.a",
-    "SELECT count(*) FROM t CROSS JOIN e",
+    "SELECT count(*) FROM t CROSS JOIN e WHERE b > 0",
+    "SELECT flag, count(*) FROM t JOIN (SELECT max(v) AS most FROM m WHERE k > 2) AS o ON a < most GROUP BY flag",
     // Rows without an aggregate.
-    "SELECT b, v FROM t JOIN m ON a + 10 < v",
+    "SELECT b, v FROM t JOIN m ON a + 10 < v ORDER BY b, v LIMIT 40",
     "SELECT b, v FROM t CROSS JOIN m ORDER BY b, v DESC LIMIT 9",
     "SELECT quantity, most FROM t CROSS JOIN (SELECT max(v) AS most FROM m) AS o WHERE a = most",
 ];

@@ -1,0 +1,66 @@
+//! A table in host memory into which threads insert rows as they take them.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::{HostIndex, Slots, insert_rows, no_rows, with_table};
+use crate::column::HostRows;
+use crate::error::IndexError;
+use crate::index::{Contents, check_room};
+use crate::kernels::Outcome;
+use crate::shape::TableShape;
+
+/// A table in host memory into which rows are inserted. It cannot be probed before [`HostBuilder::finish`].
+#[derive(Debug)]
+pub struct HostBuilder {
+    index: HostIndex,
+    inserted: Mutex<Outcome>,
+    failures: AtomicU32,
+    /// Rows of all inserts so far.
+    rows: AtomicU64,
+}
+
+impl HostBuilder {
+    /// Allocates an empty table. One thread writes all of it.
+    pub fn new(shape: TableShape) -> HostBuilder {
+        HostBuilder {
+            index: HostIndex::new(shape),
+            inserted: Mutex::new(no_rows()),
+            failures: AtomicU32::new(0),
+            rows: AtomicU64::new(0),
+        }
+    }
+
+    /// Inserts rows, on the calling thread. Several threads may call this at the same time. Rows that cannot be
+    /// inserted are an error of [`HostBuilder::finish`].
+    ///
+    /// # Errors
+    /// [`IndexError::TooManyRows`], before any of the rows is inserted.
+    ///
+    /// # Panics
+    /// If the columns differ in length or are not whole values of the table's width.
+    pub fn insert(&self, rows: HostRows<'_>) -> Result<(), IndexError> {
+        let shape = &self.index.shape;
+        let count = rows.count(shape.width());
+        let before = self.rows.fetch_add(count, Ordering::Relaxed);
+        check_room(shape, before + count)?;
+        let failures = &self.failures;
+        let outcome = with_table!(&self.index.slots, table => insert_rows(table, rows, failures));
+        let mut inserted = self.inserted.lock().expect("sums do not panic");
+        inserted.add(&outcome);
+        Ok(())
+    }
+
+    /// Returns the table.
+    ///
+    /// # Errors
+    /// If a row could not be inserted: [`IndexError::ChainTooLong`], [`IndexError::KeyOutOfRange`],
+    /// [`IndexError::DuplicateKeys`].
+    pub fn finish(self) -> Result<HostIndex, IndexError> {
+        let mut outcome = self.inserted.into_inner().expect("sums do not panic");
+        outcome.failures = self.failures.into_inner();
+        let mut index = self.index;
+        index.contents = Contents::of(&index.shape, &outcome)?;
+        Ok(index)
+    }
+}

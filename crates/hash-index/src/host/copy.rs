@@ -1,0 +1,149 @@
+//! Copies of tables in host memory, whose slots lie there as on the device.
+
+use std::marker::PhantomData;
+
+use forebay_device::cuda::{Cuda, DeviceView, Divisible, Part, Stream, Transfer};
+use forebay_device::{DeviceFault, JobError, prefetch};
+
+use super::linear::Chains;
+use super::{Lookup, Word, probe_rows};
+use crate::column::HostRows;
+use crate::index::{Contents, HashIndex};
+use crate::kernels::JoinTotals;
+use crate::shape::{TableMethod, TableShape, Width};
+
+impl HashIndex {
+    /// Queues a copy of a table with linear probing to host memory, where the CPU can probe it, and returns at once.
+    /// The result keeps the table until the copy is done. A copy to pinned memory runs beside kernels of other
+    /// streams.
+    ///
+    /// # Errors
+    /// If the device fails.
+    ///
+    /// # Panics
+    /// If the table is another one, the memory has another size than [`TableShape::slot_bytes`], or the table or the
+    /// stream is that of another device.
+    pub fn copy_async<M: Divisible>(
+        &self,
+        cuda: &Cuda,
+        to: Part<M>,
+        stream: &Stream,
+    ) -> Result<CopyInFlight<M>, JobError> {
+        let (shape, slots, contents) = self.parts();
+        assert_eq!(shape.method(), TableMethod::LinearProbing);
+        Ok(CopyInFlight {
+            transfer: Transfer::begin(cuda, slots.clone(), to, stream)?,
+            contents,
+            shape,
+        })
+    }
+}
+
+/// A copy of a table in flight. Dropping it waits for the copy.
+#[derive(Debug)]
+pub struct CopyInFlight<M> {
+    transfer: Transfer<DeviceView<u8>, Part<M>>,
+    contents: Contents,
+    shape: TableShape,
+}
+
+impl<M: Divisible> CopyInFlight<M> {
+    /// Blocks until the copy is done, and returns it.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    pub fn finish(self) -> Result<HostCopy<M>, DeviceFault> {
+        let (_, slots) = self.transfer.finish()?;
+        Ok(HostCopy {
+            slots,
+            contents: self.contents,
+            shape: self.shape,
+        })
+    }
+}
+
+/// A copy of a device's table in host memory, which nothing changes.
+#[derive(Debug)]
+pub struct HostCopy<M> {
+    slots: Part<M>,
+    contents: Contents,
+    shape: TableShape,
+}
+
+impl<M: Divisible> HostCopy<M> {
+    /// Returns the matches of rows, on the calling thread. Several threads may call this at the same time.
+    ///
+    /// # Panics
+    /// If the columns differ in length or are not whole values of the table's width.
+    pub fn probe_here(&self, rows: HostRows<'_>) -> JoinTotals {
+        rows.count(self.shape.width());
+        match self.shape.width() {
+            Width::Four => probe_rows(&self.slots::<u32>(), rows, &self.contents),
+            Width::Eight => probe_rows(&self.slots::<u64>(), rows, &self.contents),
+        }
+    }
+
+    /// Returns the memory.
+    pub fn into_memory(self) -> Part<M> {
+        self.slots
+    }
+
+    fn slots<W: Word>(&self) -> CopiedSlots<'_, W> {
+        CopiedSlots {
+            bytes: &self.slots,
+            chains: Chains::new(self.shape),
+            word: PhantomData,
+        }
+    }
+}
+
+#[cfg(test)]
+impl HostCopy<Box<[u8]>> {
+    /// Returns a copy of a table in host memory, which must be one with linear probing.
+    pub(crate) fn of_host(index: &super::HostIndex) -> HostCopy<Box<[u8]>> {
+        let bytes = match &index.slots {
+            super::Slots::Linear4(table) => table.bytes(),
+            super::Slots::Linear8(table) => table.bytes(),
+            other => panic!("{other:?}"),
+        };
+        let mut parts = Part::divide(bytes, &[]);
+        HostCopy {
+            slots: parts.pop().expect("one part"),
+            contents: index.contents,
+            shape: index.shape,
+        }
+    }
+}
+
+/// The slots of a copy: a key and its payload each.
+struct CopiedSlots<'a, W> {
+    bytes: &'a [u8],
+    chains: Chains,
+    word: PhantomData<W>,
+}
+
+impl<W: Word> CopiedSlots<'_, W> {
+    #[inline]
+    fn slot(&self, slot: u64) -> &[u8] {
+        let first = slot as usize * 2 * W::BYTES;
+        &self.bytes[first..first + 2 * W::BYTES]
+    }
+}
+
+impl<W: Word> Lookup for CopiedSlots<'_, W> {
+    type Word = W;
+
+    #[inline]
+    fn prefetch(&self, key: u64) {
+        prefetch(&self.slot(self.chains.home(key))[0]);
+    }
+
+    #[inline]
+    fn probe(&self, key: u64, contents: &Contents) -> (u64, u64) {
+        let load = |slot| {
+            let (key, payload) = self.slot(slot).split_at(W::BYTES);
+            (W::read(key), W::read(payload))
+        };
+        self.chains.probe::<W>(key, contents, load)
+    }
+}

@@ -1,0 +1,117 @@
+//! The CPU's part of a join: all threads insert and probe morsels of rows.
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use forebay_device::Device;
+use forebay_device::cuda::Part;
+use forebay_hash_index::{CopyInFlight, HostBuilder, HostRows, JoinTotals, Width};
+
+use super::crew::{Crew, Morsels};
+use crate::JoinError;
+use crate::join::Spill;
+
+/// Rows that a thread takes at once: about 2 ms of probes, so that all processors end at nearly the same time.
+pub(super) const MORSEL_ROWS: u64 = 1 << 15;
+
+/// The table that the CPU probes.
+pub(super) enum CpuTable {
+    /// Its own.
+    Own(Box<HostBuilder>),
+    /// A copy of the table of this device, which arrives when that is complete.
+    Copied(Arc<Device>, Receiver<CopyInFlight<Spill>>),
+}
+
+/// What the CPU did.
+#[derive(Debug, Default)]
+pub(super) struct CpuPart {
+    /// Its matches.
+    pub(super) totals: JoinTotals,
+    /// Number of rows that it probed with.
+    pub(super) rows: u64,
+    /// The memory of the copied table.
+    pub(super) memory: Option<Part<Spill>>,
+}
+
+/// The CPU as a processor of a join.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cpu<'a> {
+    pub(super) crew: &'a Crew<'a>,
+    pub(super) threads: usize,
+    pub(super) width: Width,
+    /// The side from which it builds a table of its own.
+    pub(super) build: HostRows<'a>,
+    pub(super) probe: HostRows<'a>,
+    /// The rows of the probe side that are left.
+    pub(super) left: &'a Morsels,
+}
+
+impl Cpu<'_> {
+    /// Builds a table or waits for a copy, and probes it with the rows that it takes.
+    ///
+    /// # Errors
+    /// If a row cannot be inserted, or the device of the copied table is lost. The crew knows the errors of threads.
+    pub(super) fn work(&self, table: CpuTable) -> Result<CpuPart, JoinError> {
+        match table {
+            CpuTable::Own(builder) => {
+                self.insert(&builder);
+                // If no probe rows are left, some build rows may be, too.
+                if !self.crew.may_continue() || self.left.is_empty() {
+                    return Ok(CpuPart::default());
+                }
+                let index = builder.finish().map_err(JoinError::Index)?;
+                self.crew.mark_built();
+                Ok(self.probe(|rows| index.probe_here(rows)))
+            }
+            CpuTable::Copied(device, copies) => {
+                // Without a copy, no probe rows are left, or the GPU has failed, and the crew knows its error.
+                let Ok(copy) = copies.recv() else {
+                    return Ok(CpuPart::default());
+                };
+                let table = copy.finish();
+                let table = table.map_err(|fault| JoinError::lost(&device, &fault))?;
+                let part = self.probe(|rows| table.probe_here(rows));
+                Ok(CpuPart {
+                    memory: Some(table.into_memory()),
+                    ..part
+                })
+            }
+        }
+    }
+
+    /// Inserts all rows of the build side. Ends before if other processors take the last rows of the probe side.
+    fn insert(&self, builder: &HostBuilder) {
+        let to_insert = Morsels::new(self.build.count(self.width));
+        self.crew.on_threads(self.threads, || {
+            while self.crew.may_continue() && !self.left.is_empty() {
+                let Some(rows) = to_insert.take(MORSEL_ROWS) else {
+                    break;
+                };
+                let rows = self.build.part(self.width, rows);
+                builder.insert(rows).map_err(JoinError::Index)?;
+            }
+            Ok(())
+        });
+    }
+
+    /// Probes a table until no rows are left.
+    fn probe(&self, table: impl Fn(HostRows<'_>) -> JoinTotals + Sync) -> CpuPart {
+        let parts = self.crew.on_threads(self.threads, || {
+            let (mut totals, mut count) = (JoinTotals::default(), 0);
+            while self.crew.may_continue() {
+                let Some(rows) = self.left.take(MORSEL_ROWS) else {
+                    break;
+                };
+                count += rows.end - rows.start;
+                totals.add(table(self.probe.part(self.width, rows)));
+            }
+            Ok((totals, count))
+        });
+        let mut all = CpuPart::default();
+        for (totals, rows) in parts {
+            all.totals.add(totals);
+            all.rows += rows;
+        }
+        all
+    }
+}
