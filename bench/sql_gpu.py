@@ -84,6 +84,8 @@ MANY = {
     "texts, least and greatest": """SELECT l_returnflag, min(l_shipmode), max(l_shipinstruct), bool_or(l_discount > 0.09)
         FROM lineitem GROUP BY 1 ORDER BY 1""",
 }
+# Their kernel ends with an error if it is not cancelled.
+MANY_PAIRS = "SELECT count(*), sum(l_quantity) FROM lineitem JOIN supplier ON l_extendedprice < s_acctbal * 10"
 SMALL = {"small": "SELECT count(*) FROM small WHERE l_quantity < 24"}
 # These take the CPU long, and run once there.
 LONG = {"by part", "large orders"}
@@ -256,6 +258,25 @@ def scan_pinned(client, query, measured, case, rounds):
     measured(case, "forebay, GPU", "gb_s", rates)
 
 
+def cancelled(client, measured, rounds):
+    """Measures how long the next query of a client takes after one that the server ended: the GPU is free again."""
+    small, milliseconds = TPCH["q6"].strip().rstrip(";"), []
+    client.execute(small).fetchall()
+    for timeout in (0, *[50] * rounds):
+        client.execute(f"SET statement_timeout = {timeout}")
+        try:
+            client.execute(MANY_PAIRS).fetchall()
+            sys.exit("a query with too many matches returned")
+        except psycopg.errors.QueryCanceled:
+            milliseconds += timed(lambda: client.execute(small).fetchall(), 1)[0]
+        except psycopg.Error as error:
+            # The first run, which nothing ends, compiles the kernels.
+            if timeout or "too many matches" not in str(error):
+                raise
+    client.execute("SET statement_timeout = 0")
+    measured("q6 after pairs that were cancelled", "forebay, GPU", "client_ms", milliseconds)
+
+
 def tpch_hot(client, duck, measured, rounds):
     """Measures the 22 queries of TPC-H. Returns whether all answers are the same."""
     are_same = True
@@ -354,6 +375,8 @@ def main(forebay, folder, rounds="15", *cases):
         if queries not in (FLOATS, ROWS, MANY) and not is_ssb and (not cases or "first-call" in cases):
             client.execute(TPCH["q6"]).fetchall()
             first_calls(client, measured)
+        if is_many:
+            cancelled(client, measured, rounds)
         if is_like:
             failed = not likes(client, duck, measured, rounds)
         if is_hot:
