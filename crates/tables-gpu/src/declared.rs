@@ -28,6 +28,10 @@ const RETRY: Duration = Duration::from_secs(300);
 /// Maximum number of declared columns of files.
 pub(crate) const DECLARED_MAX: usize = if cfg!(test) { 64 } else { COLUMNS_MAX / 4 };
 
+/// The reasons of fragments that are computed where the session brings their columns to the device.
+pub(crate) const SMALL: &str = "its files are small";
+const LEFT_TO_CPU: &str = "a table is declared with gpu = off";
+
 /// The columns of declared tables, and the files that are left to the CPU.
 #[derive(Debug, Default)]
 pub(crate) struct Declared {
@@ -326,6 +330,22 @@ impl Columns {
         let left = Arc::clone(&self.known.lock().declared.left_to_cpu);
         let mut files = reads.iter().flat_map(|(_, files)| files);
         !left.0.is_empty() && files.any(|(file, _)| left.has(file))
+    }
+
+    /// Checks that columns are worth their memory, unless they are declared, and that no table is left to the CPU.
+    ///
+    /// # Errors
+    /// Why the CPU computes what reads them, if the session does not want the device.
+    pub(crate) fn check_wanted(&self, reads: &[Read]) -> Result<(), Reason> {
+        if self.are_left_to_cpu(reads) {
+            return Err(Reason::new(LEFT_TO_CPU));
+        }
+        let has_files = reads.iter().any(|(_, files)| !files.is_empty());
+        let is_small = has_files && !Columns::are_worth_it(reads);
+        match is_small && !self.are_declared(reads) {
+            true => Err(Reason::new(SMALL)),
+            false => Ok(()),
+        }
     }
 
     /// Forgets the columns of files that are left to the CPU since a load of them began.

@@ -136,7 +136,7 @@ pub(crate) struct KernelLaunch {
     pub(crate) are_groups_read: bool,
     /// Largest absolute value that a row adds to a total of 64 bits.
     pub(crate) addend_max: u128,
-    /// How many rows more than it reads joins may make of them.
+    /// How many rows more than it reads joins may make of them in a block.
     pub(crate) matches_max: u64,
     /// Index of the first byte of its results among those of all kernels.
     pub(crate) results_at: usize,

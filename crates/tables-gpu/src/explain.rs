@@ -11,6 +11,7 @@ use datafusion::physical_plan::{
 };
 
 use crate::comments::{list, of_aggregate, of_join, of_slot, sql};
+use crate::declared::SMALL;
 use crate::fragment::{Fragment, Origin, Rows};
 use crate::groups::Place;
 use crate::on_cpu::OnCpuExec;
@@ -19,7 +20,7 @@ use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::source::Kernel;
 use crate::uses::CURSORS_MAX;
-use crate::work::{NOT_THERE, SMALL};
+use crate::work::NOT_THERE;
 
 type Plan = Arc<dyn ExecutionPlan>;
 

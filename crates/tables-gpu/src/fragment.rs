@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::physical_plan::{FileScanConfig, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
@@ -24,6 +24,7 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
 use crate::constants::Subqueries;
+use crate::floats::is_float;
 use crate::join::{Join, joined, of_all_pairs};
 use crate::limit::Limit;
 use crate::on_cpu::OnCpuExec;
@@ -61,9 +62,13 @@ impl Origin {
         };
         let columns = schema.fields().iter().enumerate();
         let kept = columns.filter(|(_, field)| is_packable(field.data_type()));
-        let narrowest = kept.min_by_key(|(_, field)| {
-            let bytes = field.data_type().primitive_width();
-            bytes.unwrap_or(usize::MAX)
+        // Kernels do not read all floats and texts.
+        let narrowest = kept.min_by_key(|(_, field)| match field.data_type() {
+            DataType::Boolean => (false, 0),
+            other => (
+                is_float(other),
+                other.primitive_width().unwrap_or(usize::MAX),
+            ),
         });
         narrowest.map(|(index, _)| index)
     }

@@ -1,6 +1,7 @@
 //! Kernels on a GPU.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, StringArray};
@@ -318,17 +319,32 @@ impl Drop for EndOnDrop {
         let Some((memory, flag)) = self.flag.take() else {
             return;
         };
-        let set_flag = move |context: &mut DeviceContext| {
-            let parts = context.parts();
-            if let Some(cuda) = parts.cuda {
-                let streams = Streams::of(parts.state, cuda)?;
-                cuda.write(&[1], &memory, flag, &streams.copies)?;
-            }
-            Ok(Step::Done)
-        };
-        // A device that takes no job is lost.
-        let _ = self.device.submit(Box::new(set_flag));
+        if self
+            .device
+            .submit(set_flag(Arc::clone(&memory), flag))
+            .is_err()
+        {
+            // The queue is full, or the device is lost.
+            let device = Arc::clone(&self.device);
+            let set_later = move || device.submit_when_free(set_flag(memory, flag));
+            // Without a thread, the kernels run to their limit.
+            let _ = thread::Builder::new()
+                .name("end kernels".to_owned())
+                .spawn(set_later);
+        }
     }
+}
+
+/// Returns a job that sets a flag in memory of the device.
+fn set_flag(memory: Arc<DeviceMemory>, flag: usize) -> Box<dyn Job> {
+    Box::new(move |context: &mut DeviceContext| {
+        let parts = context.parts();
+        if let Some(cuda) = parts.cuda {
+            let streams = Streams::of(parts.state, cuda)?;
+            cuda.write(&[1], &memory, flag, &streams.copies)?;
+        }
+        Ok(Step::Done)
+    })
 }
 
 /// Copies texts to the device, in the layout of searches. Blocks until they are there.

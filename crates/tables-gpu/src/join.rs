@@ -12,6 +12,7 @@ use datafusion::physical_plan::joins::{
     CrossJoinExec, HashJoinExec, NestedLoopJoinExec, PartitionMode,
 };
 
+use crate::constants::is_constant;
 use crate::fragment::{Exprs, Fragment, Origin, Rows, of_plan, over_rows, rows};
 use crate::limit::Limit;
 use crate::reason::Reason;
@@ -240,8 +241,9 @@ fn sides(join: &HashJoinExec) -> Result<(JoinKind, bool, Rows, Rows)> {
     let of_left = join.on().iter().map(|(left, _)| left);
     let of_right = join.on().iter().map(|(_, right)| right);
     let is_left_larger = match (may_repeat(&left, of_left)?, may_repeat(&right, of_right)?) {
-        (true, false) => true,
-        (false, true) => false,
+        // Of a key that all rows have, each side may have several.
+        (true, false) if !is_of_all_pairs(join) => true,
+        (false, true) if !is_of_all_pairs(join) => false,
         _ => left.bytes() > right.bytes(),
     };
     let (kind, is_left) = kind_of(join, is_left_larger)?;
@@ -292,6 +294,12 @@ pub(crate) fn of_all_pairs(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<HashJ
     Some(join.map_err(Reason::of))
 }
 
+/// Returns whether a join is one that [`of_all_pairs`] returns.
+fn is_of_all_pairs(join: &HashJoinExec) -> bool {
+    let mut keys = join.on().iter().flat_map(|(left, right)| [left, right]);
+    *join.join_type() == JoinType::Inner && keys.all(is_constant)
+}
+
 /// Returns the rows of a join. Those of the side that is kept, or whose files are larger, are looked up among the
 /// others.
 ///
@@ -313,9 +321,7 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
     let is_mark = kind == JoinKind::Mark;
     let keys_of_both = (&keys, &keys_of_rows);
     let (kind, mut repeats) = with_plan(join, kind, (&kept, &mut other), keys_of_both)?;
-    // A file may have any number of rows for a key that all rows have.
-    let are_constant = keys_of_rows.iter().all(|it| collect_columns(it).is_empty());
-    repeats |= has_other && are_constant && matches!(other.origin, Origin::Files(_));
+    repeats |= is_of_all_pairs(join) && matches!(other.origin, Origin::Files(_));
     let differ = match kind {
         JoinKind::Semi | JoinKind::Anti | JoinKind::Mark => differ(join, is_left, (&kept, &other))?,
         JoinKind::Inner | JoinKind::Outer => None,

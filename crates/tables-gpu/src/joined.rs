@@ -11,10 +11,13 @@ use datafusion::arrow::datatypes::Schema;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{Column, Literal};
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::scalar::ScalarValue;
 
+use crate::constants::is_constant;
 use crate::draft::Draft;
+use crate::engine::MANY_MATCHES;
 use crate::expression::Code;
 use crate::floats::is_float;
 use crate::fragment::{Exprs, Rows, over_rows, shifted};
@@ -33,7 +36,7 @@ const ELEMENTS_OF_ROW_MAX: u64 = 64;
 const ELEMENTS_MAX: u64 = 1 << 32;
 /// Maximum number of matches of joins that repeat rows, for a kernel, and how often a thread may go to the next ones of
 /// its rows. The CPU computes what has more, as other queries wait for the kernel.
-pub(crate) const MATCHES_MAX: u64 = if cfg!(test) { 1 << 17 } else { 1 << 34 };
+pub(crate) const MATCHES_MAX: u64 = if cfg!(test) { 1 << 18 } else { 1 << 34 };
 pub(crate) const TURNS_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << 20 };
 /// The same for all devices. Those that the threads of a device have not counted are fewer.
 pub(crate) const MATCHES_BOUND: u64 = 1 << 36;
@@ -362,6 +365,7 @@ impl Code<'_, '_> {
     pub(crate) fn look_up(&mut self, join: usize) -> Result<String> {
         let of = &self.draft.rows.joins[join];
         let (keys, keys_of_rows, kind) = (&of.keys, &of.keys_of_rows, of.kind);
+        self.check_pairs(join)?;
         let (mut values, mut values_of_rows) = (Vec::new(), Vec::new());
         for (key, of_row) in keys.iter().zip(keys_of_rows) {
             let other = of_row.data_type(&of.rows.schema).map_err(Reason::of)?;
@@ -413,6 +417,31 @@ impl Code<'_, '_> {
             JoinKind::Anti => format!("{is_here} & !{found}"),
             JoinKind::Outer | JoinKind::Mark => is_here,
         })
+    }
+
+    /// Checks that a join by a key that all rows have does not surely have too many matches.
+    fn check_pairs(&self, join: usize) -> Result<()> {
+        let (rows, others) = (self.draft.rows, &self.draft.rows.joins[join].rows);
+        let is_of_all_pairs = self.draft.rows.joins[join].keys.iter().all(is_constant);
+        if !is_of_all_pairs || !others.filters.is_empty() || !others.joins.is_empty() {
+            return Ok(());
+        }
+        let joined = rows.joined();
+        let is_of_pair = |filter: &Arc<dyn PhysicalExpr>| {
+            let columns = collect_columns(filter);
+            columns.iter().any(|it| joined.contains(&it.index()))
+        };
+        let are_all_read = rows.joins.len() == 1 && rows.filters.iter().all(is_of_pair);
+        let least = if are_all_read {
+            self.draft.scanned.rows
+        } else {
+            1
+        };
+        let others = self.draft.joins[join].scanned.rows;
+        match others > TURNS_MAX.into() || others.saturating_mul(least) > MATCHES_MAX {
+            true => Err(Reason::new(MANY_MATCHES)),
+            false => Ok(()),
+        }
     }
 
     /// Notes what tells of the keys of a join in which slice of its table they are.

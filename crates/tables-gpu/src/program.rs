@@ -11,7 +11,7 @@ use crate::expression::{Code, Function};
 use crate::floats::Parts;
 use crate::fragment::{Exprs, Fragment};
 use crate::groups::{Groups, Key, LastMarked, Needed, Place, Values};
-use crate::joined::MATCHES_MAX;
+use crate::joined::{MATCHES_MAX, TURNS_MAX};
 use crate::limit::{Limit, Ranking};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
@@ -267,10 +267,15 @@ impl Compiled {
         })
     }
 
-    /// Returns how many rows more than it reads the joins of a kernel may make of them.
+    /// Returns how many rows more than it reads the joins of a kernel may make of them in a block.
     pub(crate) fn matches_max(&self) -> u64 {
+        // Loops of several joins may each have gone on once more.
+        let of_thread = u64::from(ROWS_OF_THREAD * TURNS_MAX) + 2 * u64::from(ROWS_OF_THREAD) * 64;
+        let of_block = u64::from(THREADS) * of_thread;
         // Threads may not have counted their last.
-        (self.rows_max - self.rows).min(2 * MATCHES_MAX)
+        (self.rows_max - self.rows)
+            .min(2 * MATCHES_MAX)
+            .min(of_block)
     }
 
     /// Returns whether a join repeats rows.

@@ -42,6 +42,7 @@ use crate::packed::is_packable;
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::scanned::Scanned;
+use crate::work::reads;
 use crate::{sets, union};
 
 /// Puts an operator of a device above each aggregate that the device can compute, and above joins and conditions whose
@@ -148,34 +149,42 @@ impl Fragments {
     ) -> Option<std::result::Result<Arc<dyn ExecutionPlan>, Reason>> {
         let first = first_step(aggregate).ok()?;
         let parts = union::parts(first.input())?;
-        let states = parts.map_err(Reason::of).and_then(|parts| {
+        let of_parts = |parts: Vec<Arc<dyn ExecutionPlan>>| {
+            check_alone(aggregate, first)?;
             check_rows(aggregate)?;
-            let parts = parts.iter();
-            let parts = parts.map(|part| union::of_part(first, part).map_err(Reason::of));
-            let states = parts.map(|part| self.states(part?, options));
-            states.collect::<std::result::Result<Vec<_>, _>>()
-        });
-        Some(states.and_then(|states| {
+            let parts = parts.iter().map(|part| {
+                let first = union::of_part(first, part)?;
+                let fragment = of_states(&first)?;
+                Ok((first, fragment))
+            });
+            let parts = parts.collect::<std::result::Result<Vec<_>, Reason>>()?;
+            if !options.loads {
+                // If the CPU computes all, it has one plan for them.
+                let wanted = parts
+                    .iter()
+                    .map(|(_, fragment)| self.0.check_wanted(&reads(fragment)?));
+                wanted.reduce(|one, other| one.or(other)).transpose()?;
+            }
+            let states = parts
+                .into_iter()
+                .map(|(first, fragment)| self.states(first, fragment, options));
+            let states = states.collect::<std::result::Result<_, _>>()?;
             let states = UnionExec::try_new(states).map_err(Reason::of)?;
             sets::merged(aggregate, first, states).map_err(Reason::of)
-        }))
+        };
+        Some(parts.and_then(of_parts))
     }
 
-    /// Returns the operator of the states of an aggregate's first step.
+    /// Returns the operator of the states of an aggregate's first step, of which this is the fragment.
     ///
     /// # Errors
     /// Why a device does not compute them.
     fn states(
         &self,
         first: AggregateExec,
+        fragment: Fragment,
         options: &GpuOptions,
     ) -> std::result::Result<Arc<dyn ExecutionPlan>, Reason> {
-        if first.properties().output_ordering().is_some() {
-            return Err(Reason::new("rows that are sorted"));
-        }
-        let mut fragment = Fragment::of(&first)?;
-        fragment.returns_states = true;
-        check(&fragment)?;
         let first: Arc<dyn ExecutionPlan> = Arc::new(first);
         self.check_hope(number_of(&first), options)?;
         self.operator(first, fragment, options).map_err(Reason::of)
@@ -187,17 +196,15 @@ impl Fragments {
         first: &AggregateExec,
         options: &GpuOptions,
     ) -> std::result::Result<Arc<dyn ExecutionPlan>, Reason> {
-        let is_alone = first.properties().partitioning.partition_count() == 1;
-        if !is_alone && std::ptr::eq(first, aggregate) {
-            return Err(Reason::new("grouping sets of several partitions"));
-        }
+        check_alone(aggregate, first)?;
         let mut sets = first.group_expr().groups().iter();
         if !sets.any(|set| set.iter().all(|is_null| !is_null)) {
             return Err(Reason::new("grouping sets of which none has all keys"));
         }
         check_rows(aggregate)?;
         let by_all_keys = sets::by_all_keys(first).map_err(Reason::of)?;
-        let states = self.states(by_all_keys, options)?;
+        let fragment = of_states(&by_all_keys)?;
+        let states = self.states(by_all_keys, fragment, options)?;
         sets::above(aggregate, first, states).map_err(Reason::of)
     }
 
@@ -431,6 +438,32 @@ fn first_step(aggregate: &AggregateExec) -> std::result::Result<&AggregateExec, 
     let first = below.downcast_ref::<AggregateExec>();
     let first = first.filter(|it| *it.mode() == AggregateMode::Partial);
     first.ok_or_else(|| Reason::new("an aggregate of aggregates"))
+}
+
+/// Checks that an aggregate has no first step, or that it returns one partition, as its merged states do.
+fn check_alone(
+    aggregate: &AggregateExec,
+    first: &AggregateExec,
+) -> std::result::Result<(), Reason> {
+    let is_alone = first.properties().partitioning.partition_count() == 1;
+    match !is_alone && std::ptr::eq(first, aggregate) {
+        true => Err(Reason::new("states of several partitions")),
+        false => Ok(()),
+    }
+}
+
+/// Returns the fragment of the states of an aggregate's first step.
+///
+/// # Errors
+/// Why kernels do not compute them.
+fn of_states(first: &AggregateExec) -> std::result::Result<Fragment, Reason> {
+    if first.properties().output_ordering().is_some() {
+        return Err(Reason::new("rows that are sorted"));
+    }
+    let mut fragment = Fragment::of(first)?;
+    fragment.returns_states = true;
+    check(&fragment)?;
+    Ok(fragment)
 }
 
 /// Checks that operators above an aggregate need no order or partitions that kernels do not give.

@@ -90,7 +90,11 @@ pub(crate) fn merged(
     states: Plan,
 ) -> Result<Plan> {
     if *first.mode() == AggregateMode::Partial {
-        let input = with_below(aggregate.input(), states)?;
+        let mut input = with_below(aggregate.input(), states)?;
+        let is_single = *aggregate.mode() == AggregateMode::Final;
+        if is_single && input.properties().partitioning.partition_count() > 1 {
+            input = Arc::new(CoalescePartitionsExec::new(input));
+        }
         let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
         return Arc::new(aggregate.clone()).replace_children(vec![input], options);
     }

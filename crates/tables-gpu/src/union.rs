@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use datafusion::common::{JoinType, ScalarValue};
-use datafusion::error::Result;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{Column, Literal};
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
@@ -16,14 +15,16 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
-use crate::fragment::is_moving;
+use crate::fragment::{is_moving, rows};
+use crate::reason::Reason;
 
 type Plan = Arc<dyn ExecutionPlan>;
+type Result<T> = std::result::Result<T, Reason>;
 
 /// Returns plans that together return the rows of a plan; `None` if it is no union, and no full join.
 ///
 /// # Errors
-/// If DataFusion refuses one of them.
+/// Why kernels do not compute them.
 pub(crate) fn parts(plan: &Plan) -> Option<Result<Vec<Plan>>> {
     if plan.fetch().is_some() {
         return None;
@@ -45,12 +46,21 @@ pub(crate) fn parts(plan: &Plan) -> Option<Result<Vec<Plan>>> {
     }
     let below = parts(plan.children()[0])?;
     let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-    let above = |part| Arc::clone(plan).replace_children(vec![part], options);
+    let above = |part| {
+        let above = Arc::clone(plan).replace_children(vec![part], options);
+        above.map_err(Reason::of)
+    };
     Some(below.and_then(|parts| parts.into_iter().map(above).collect()))
 }
 
 /// Returns the right join of the sides of a full join, and the rows of its left side without a match.
 fn parts_of_full(join: &HashJoinExec) -> Result<Vec<Plan>> {
+    for side in [join.left(), join.right()] {
+        // Both parts read it, and a plan that ran twice could return other rows.
+        if rows(side)?.has_plan() {
+            return Err(Reason::new("a full join with rows of a plan"));
+        }
+    }
     let of_type = |[left, right]: [Plan; 2], join_type: JoinType, projection| {
         HashJoinExec::try_new(
             left,
@@ -63,6 +73,7 @@ fn parts_of_full(join: &HashJoinExec) -> Result<Vec<Plan>> {
             join.null_equality(),
             false,
         )
+        .map_err(Reason::of)
     };
     let sides = [join.left(), join.right()].map(Arc::clone);
     // The CPU may run both.
@@ -70,7 +81,8 @@ fn parts_of_full(join: &HashJoinExec) -> Result<Vec<Plan>> {
     let [left, right] = again;
     let kept = join.projection.as_ref().map(|it| it.to_vec());
     let matched = of_type(sides, JoinType::Right, kept)?;
-    let unmatched = of_type([left?, right?], JoinType::LeftAnti, None)?;
+    let again = [left.map_err(Reason::of)?, right.map_err(Reason::of)?];
+    let unmatched = of_type(again, JoinType::LeftAnti, None)?;
     let of_left = join.left().schema().fields().len();
     let all = of_left + join.right().schema().fields().len();
     let kept = match &join.projection {
@@ -79,21 +91,22 @@ fn parts_of_full(join: &HashJoinExec) -> Result<Vec<Plan>> {
     };
     let schema = join.schema();
     let columns = kept.iter().zip(schema.fields()).map(|(index, field)| {
+        let null = || ScalarValue::try_new_null(field.data_type()).map_err(Reason::of);
         let column: Arc<dyn PhysicalExpr> = match *index < of_left {
             true => Arc::new(Column::new(field.name(), *index)),
-            false => Arc::new(Literal::new(ScalarValue::try_new_null(field.data_type())?)),
+            false => Arc::new(Literal::new(null()?)),
         };
         Ok((column, field.name().clone()))
     });
     let columns = columns.collect::<Result<Vec<_>>>()?;
-    let unmatched = ProjectionExec::try_new(columns, Arc::new(unmatched))?;
+    let unmatched = ProjectionExec::try_new(columns, Arc::new(unmatched)).map_err(Reason::of)?;
     Ok(vec![Arc::new(matched), Arc::new(unmatched)])
 }
 
 /// Returns the first step of an aggregate, for the rows of another plan.
 ///
 /// # Errors
-/// If DataFusion refuses it.
+/// Why DataFusion refuses it.
 pub(crate) fn of_part(first: &AggregateExec, part: &Plan) -> Result<AggregateExec> {
     AggregateExec::try_new(
         AggregateMode::Partial,
@@ -103,4 +116,5 @@ pub(crate) fn of_part(first: &AggregateExec, part: &Plan) -> Result<AggregateExe
         Arc::clone(part),
         part.schema(),
     )
+    .map_err(Reason::of)
 }

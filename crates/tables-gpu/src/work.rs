@@ -47,10 +47,24 @@ pub(crate) const RESULTS_BYTES_MAX: usize = 256 << 20;
 /// Maximum number of times that columns of a query make room for its tables and totals, after which it begins again.
 const DEMOTIONS_MAX: usize = 3;
 
-/// The reasons of fragments that are computed where the session brings their columns to the device.
+/// The reason of a fragment that is computed where the session brings its columns to the device.
 pub(crate) const NOT_THERE: &str = "its columns are not in device memory yet";
-pub(crate) const SMALL: &str = "its files are small";
-pub(crate) const LEFT_TO_CPU: &str = "a table is declared with gpu = off";
+
+/// Returns the files of each source of a fragment.
+///
+/// # Errors
+/// If the scan of a source is not one of whole files.
+pub(crate) fn reads(fragment: &Fragment) -> Result<Vec<Read>> {
+    let sources = fragment.sources.iter();
+    let reads = sources.map(|source| {
+        let files = match &source.origin {
+            Origin::Files(scan) => files(scan)?,
+            Origin::Plan(..) => Vec::new(),
+        };
+        Ok((Arc::clone(source), files))
+    });
+    reads.collect()
+}
 
 /// What computed a fragment.
 #[derive(Debug)]
@@ -144,10 +158,7 @@ impl Work {
             }
             let missing = reason.missing().ok_or_else(|| reason.clone())?;
             self.has_demoted.store(true, Ordering::Relaxed);
-            let demoted = self
-                .columns
-                .demote(&self.reads(&self.fragment)?, missing)
-                .await;
+            let demoted = self.columns.demote(&reads(&self.fragment)?, missing).await;
             if let Err(why) = demoted {
                 tracing::debug!(%why, "columns stay on the device");
                 return Err(reason);
@@ -564,19 +575,6 @@ impl Work {
         found.check()
     }
 
-    /// Returns the files of each source.
-    fn reads(&self, fragment: &Fragment) -> Result<Vec<Read>> {
-        let sources = fragment.sources.iter();
-        let reads = sources.map(|source| {
-            let files = match &source.origin {
-                Origin::Files(scan) => files(scan)?,
-                Origin::Plan(..) => Vec::new(),
-            };
-            Ok((Arc::clone(source), files))
-        });
-        reads.collect()
-    }
-
     /// Returns the columns of each source, brought to the device before if the session wants that; or one of them that
     /// cannot be there.
     async fn resident(
@@ -585,14 +583,9 @@ impl Work {
         used: u64,
         stop: &StopOnDrop,
     ) -> Result<std::result::Result<Vec<Resident>, Refused>> {
-        let reads = self.reads(fragment)?;
-        let has_files = reads.iter().any(|(_, files)| !files.is_empty());
-        if !self.options.loads && self.columns.are_left_to_cpu(&reads) {
-            return Err(Reason::new(LEFT_TO_CPU));
-        }
-        let is_small = has_files && !Columns::are_worth_it(&reads);
-        if !self.options.loads && is_small && !self.columns.are_declared(&reads) {
-            return Err(Reason::new(SMALL));
+        let reads = reads(fragment)?;
+        if !self.options.loads {
+            self.columns.check_wanted(&reads)?;
         }
         self.columns.forget_lost();
         self.columns.compile_searches(&reads).await?;

@@ -12,6 +12,7 @@ use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result as DataFusionResult;
 use datafusion::execution::SessionState;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 use datafusion::scalar::ScalarValue;
 
@@ -20,11 +21,12 @@ use crate::gpu::{GPU_OPERATOR, GpuOptions};
 use crate::managed::Version;
 use crate::rows::Query;
 
+const AGGREGATE: &str = "AggregateExec";
 /// Operators that may be above fragments. None returns a row before all fragments that it reads have run: a join, with
 /// one partition, reads its left input to the end and waits for rows of the right one. Each is made without its state
 /// by `replace_children` and `reset_state`. The filter that a hash join makes for scans has no reader.
 const ABOVE: [&str; 16] = [
-    "AggregateExec",
+    AGGREGATE,
     "CoalescePartitionsExec",
     "CooperativeExec",
     "CrossJoinExec",
@@ -41,6 +43,8 @@ const ABOVE: [&str; 16] = [
     "SortExec(TopK)",
     "SortPreservingMergeExec",
 ];
+/// Returns rows before all its inputs have run. An aggregate above it reads them to the end.
+const UNION: &str = "UnionExec";
 /// Runs scalar subqueries and then its first input, to whose expressions it gives their values.
 const SUBQUERIES: &str = "ScalarSubqueryExec";
 /// Returns a row that is part of the plan: what statistics of the files tell, for example.
@@ -127,7 +131,7 @@ impl Basis {
 impl Physical {
     /// Returns a plan that ran to be kept; `None` if it cannot be.
     pub(crate) fn new(of: Basis, plan: &Arc<dyn ExecutionPlan>) -> Option<Physical> {
-        let rows = rows_of_gpu(plan).filter(|_| has_fragment(plan))?;
+        let rows = rows_of_gpu(plan, false).filter(|_| has_fragment(plan))?;
         let plan = match rows <= ROWS_OF_PARTITION {
             true => in_one_partition(plan),
             false if joins(plan) => return None,
@@ -153,7 +157,8 @@ impl Physical {
 }
 
 /// Returns the number of rows that a GPU returned to a plan that ran; `None` if not all its rows come from there.
-fn rows_of_gpu(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+/// `is_aggregated` tells whether an aggregate above reads all rows of the plan first.
+fn rows_of_gpu(plan: &Arc<dyn ExecutionPlan>, is_aggregated: bool) -> Option<usize> {
     if plan.name() == GPU_OPERATOR {
         // It counts rows if the GPU returned them.
         return plan.metrics()?.output_rows();
@@ -162,13 +167,17 @@ fn rows_of_gpu(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     let are_kept = match plan.name() {
         SUBQUERIES => true,
         CONSTANT => return Some(0),
+        UNION => is_aggregated,
         // When all rows of a join have been read, a subquery below it may still run.
         name => ABOVE.contains(&name) && (inputs.len() == 1 || !has_subqueries(plan)),
     };
     if !are_kept || inputs.is_empty() {
         return None;
     }
-    inputs.into_iter().map(rows_of_gpu).sum()
+    let is_moving = MOVING.contains(&plan.name()) && plan.fetch().is_none();
+    let is_aggregated = plan.name() == AGGREGATE || is_aggregated && is_moving;
+    let inputs = inputs.into_iter();
+    inputs.map(|it| rows_of_gpu(it, is_aggregated)).sum()
 }
 
 fn has_fragment(plan: &Arc<dyn ExecutionPlan>) -> bool {
@@ -180,7 +189,7 @@ fn has_subqueries(plan: &Arc<dyn ExecutionPlan>) -> bool {
 }
 
 fn joins(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let is_join = plan.name() != SUBQUERIES && inputs(plan).count() > 1;
+    let is_join = ![SUBQUERIES, UNION].contains(&plan.name()) && inputs(plan).count() > 1;
     is_join || inputs(plan).any(joins)
 }
 
@@ -204,7 +213,11 @@ fn in_one_partition(plan: &Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn E
         return Ok(input);
     }
     let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-    Arc::clone(plan).replace_children(inputs, options)
+    let plan = Arc::clone(plan).replace_children(inputs, options)?;
+    Ok(match plan.name() {
+        UNION => Arc::new(CoalescePartitionsExec::new(plan)),
+        _ => plan,
+    })
 }
 
 /// Returns a plan for further runs, with its partitions.

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use forebay_device::{DeviceOptions, Devices};
+use forebay_device::cuda::{Program, ProgramSpec};
+use forebay_device::{DeviceContext, DeviceOptions, Devices, Step};
 use forebay_memory::Share;
 
 use super::Fixture;
@@ -11,8 +13,10 @@ use super::data::Sizes;
 use super::emulated::{self, Emulated};
 use super::random::{compare_random, number};
 use super::sessions::{self, ON};
+use crate::engine::{KernelLaunch, Launch};
 use crate::giving_way::Freeing;
 use crate::gpu::open_all;
+use crate::source::{headers, options};
 
 /// Creates a table `w` of one file with three chunks, of which the last is short.
 const WIDE: &str =
@@ -168,6 +172,55 @@ async fn two_gpus_give_the_rows_of_the_cpu() {
     fixture.compare_all(sizes).await;
     compare_random(&fixture, 20).await;
     drop(fixture);
+    devices.halt();
+}
+
+/// Runs until its flag is set.
+const ENDLESS: &str = "#include \"arguments.cuh\"
+extern \"C\" __global__ void fragment(const __grid_constant__ Fragment f) {
+    while (*static_cast<volatile u32*>(f.flag) == 0) {}
+}
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kernels_of_a_cancelled_query_end() {
+    let Some(devices) = gpus() else { return };
+    let freeing = Freeing::default();
+    let engines = open_all(devices.list(), 1 << 28, Share::default(), None, &freeing);
+    let engine = engines.expect("room").remove(0);
+    let program = Program::new(ProgramSpec {
+        name: "tables/endless.cu".to_owned(),
+        source: ENDLESS.to_owned().into(),
+        headers: headers(),
+        options: options(),
+        entries: vec!["fragment".to_owned()],
+    });
+    let launch = |rows: &[u32]| {
+        let mut kernel = KernelLaunch::new(program.clone(), Vec::new());
+        kernel.chunks = vec![rows.to_vec()];
+        let mut launch = Launch::new(true);
+        launch.kernels.push(kernel);
+        launch
+    };
+    // A kernel without rows is compiled, and does not run.
+    engine.run(launch(&[])).await.expect("no rows");
+    let endless = engine.run(launch(&[1]));
+    let (seen, sees) = tokio::sync::oneshot::channel();
+    let mut seen = Some(seen);
+    let begun = move |_: &mut DeviceContext| {
+        let _ = seen.take().map(|it| it.send(()));
+        Ok(Step::Done)
+    };
+    let device = devices.list().remove(0);
+    device.submit(Box::new(begun)).expect("room in the queue");
+    sees.await
+        .expect("jobs of a class begin in the order in which they came");
+    drop(endless);
+    // It runs behind the other kernel.
+    let next = engine.run(launch(&[]));
+    let next = tokio::time::timeout(Duration::from_secs(60), next).await;
+    next.expect("the other kernel ends").expect("no rows");
+    drop(engine);
     devices.halt();
 }
 

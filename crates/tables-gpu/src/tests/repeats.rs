@@ -48,7 +48,7 @@ async fn repeated_rows_are_counted() {
     fixture.compare([query, query].iter()).await;
     let plan = explained(&fixture, query).await;
     assert!(plan.contains("ran there"), "{plan}");
-    // Nothing would stop the kernels.
+    // Other queries would wait for the kernels.
     let query =
         "SELECT count(*), min(one.b) FROM t AS one JOIN t AS other ON one.flag = other.flag";
     fixture

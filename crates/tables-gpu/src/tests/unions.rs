@@ -30,6 +30,8 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT title, count(*) FROM t JOIN r ON a > r.r AND b > 0 GROUP BY title",
     "SELECT flag, sum(b), max(most) FROM t CROSS JOIN (SELECT max(v) AS most FROM m) AS o WHERE a < most GROUP BY flag",
     "SELECT flag, count(*) FROM t JOIN (SELECT avg(v) AS mean, min(k) AS least FROM m) AS o ON a > mean AND a > least GROUP BY flag",
+    "SELECT l, count(*), sum(b) FROM t CROSS JOIN (SELECT label AS l, avg(odd) AS mean FROM d GROUP BY label) AS o
+        WHERE quantity > mean GROUP BY l",
     "SELECT count(*), sum(one.v) FROM m AS one, m AS other WHERE one.v < other.v",
     "SELECT one.a, count(*) FROM t AS one JOIN m ON one.a <> m.k JOIN d ON one.a = d.k GROUP BY one.a",
     "SELECT count(*) FROM t CROSS JOIN e WHERE b > 0",
