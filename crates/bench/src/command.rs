@@ -35,12 +35,12 @@ pub enum Bench {
     Transfer(TransferArgs),
     /// Measure reads and writes of files, into host memory and into the memory of a GPU.
     Io(IoArgs),
-    /// Measure hash joins in device memory, from pinned host memory, and on the CPU.
+    /// Measure hash joins in device memory, from host memory, on the CPU, and by several processors.
     Joins(JoinsArgs),
     /// Generate the tables of SQL benchmarks as Parquet files, one per table.
     #[cfg(feature = "tables")]
     Tables(TablesArgs),
-    /// Draw the papers' figures from records of documents, io, q6, transfer and SQL.
+    /// Draw the papers' figures from records of documents, io, joins, q6, transfer and SQL.
     Plot(PlotArgs),
     /// Build FerretDB if it is missing, and print its path, for tests that compare with FerretDB.
     Ferretdb,

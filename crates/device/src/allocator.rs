@@ -1,5 +1,8 @@
 //! Settings of the C library's allocator: when it returns memory to the system; memory in huge pages.
 
+use std::mem::MaybeUninit;
+use std::thread;
+
 use crate::PAGE_BYTES;
 use crate::aligned::HUGE_PAGE_BYTES;
 
@@ -56,11 +59,37 @@ pub(crate) fn advise_huge_pages<T>(memory: &mut [T]) {
     let _ = memory;
 }
 
-/// Returns a vector of `count` values, in huge pages where the system has them.
-pub fn vec_in_huge_pages<T>(count: usize, value: impl FnMut() -> T) -> Vec<T> {
-    let mut values = Vec::with_capacity(count);
-    advise_huge_pages(values.spare_capacity_mut());
-    values.extend(std::iter::repeat_with(value).take(count));
+/// Returns a vector of `count` values, in huge pages where the system has them. `threads` threads write them, of which
+/// the calling thread is one.
+///
+/// # Panics
+/// If `value` panics, or the system refuses a thread.
+pub fn vec_in_huge_pages<T: Send>(
+    count: usize,
+    threads: usize,
+    value: impl Fn() -> T + Sync,
+) -> Vec<T> {
+    let mut values: Vec<T> = Vec::with_capacity(count);
+    let memory = &mut values.spare_capacity_mut()[..count];
+    advise_huge_pages(memory);
+    let write = |part: &mut [MaybeUninit<T>]| {
+        for place in part {
+            place.write(value());
+        }
+    };
+    let write = &write;
+    let share = count.div_ceil(threads.max(1)).max(1);
+    thread::scope(|scope| {
+        let mut parts = memory.chunks_mut(share);
+        let own = parts.next().unwrap_or_default();
+        for part in parts {
+            scope.spawn(move || write(part));
+        }
+        write(own);
+    });
+    // SAFETY: the vector has room for `count` values, and the parts, which are all of them, are written: the scope has
+    // waited for its threads, and panics if one did.
+    unsafe { values.set_len(count) };
     values
 }
 
@@ -107,5 +136,20 @@ pub fn keep_free_memory(limit_bytes: u64) {
         // SAFETY: `mallopt` takes two numbers and touches only the allocator's own state, under its lock.
         let is_set = unsafe { libc::mallopt(parameter, bytes) };
         debug_assert!(is_set != 0, "the allocator refuses {bytes} bytes");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_write_all_values_of_a_vector() {
+        for count in [0, 1, 7, 1000] {
+            for threads in [0, 1, 3, 8] {
+                let values = vec_in_huge_pages(count, threads, || "a value".to_owned());
+                assert_eq!(values, vec!["a value"; count], "{threads} threads");
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Tables in device memory.
 
 use std::any::Any;
+use std::collections::VecDeque;
 
 use forebay_device::JobError;
 use forebay_device::cuda::{
@@ -181,8 +182,10 @@ pub struct IndexBuilder {
     table: Table,
     outcome: DeviceBuffer<Outcome>,
     stream: Stream,
-    /// Fills and kernels in flight. Dropping one waits for it.
-    in_flight: Vec<Box<dyn Any + Send>>,
+    /// Writes in flight that empty the memory. Dropping one waits for it.
+    emptying: Vec<Box<dyn Any + Send>>,
+    /// Inserts in flight, oldest first. Dropping one waits for it.
+    inserting: VecDeque<InFlight>,
     /// Rows of all inserts so far.
     rows: u64,
 }
@@ -215,7 +218,7 @@ impl IndexBuilder {
         let mut builder = IndexBuilder::around(cuda, shape, slots, stream)?;
         if shape.method().is_by_hash() {
             let slots = builder.table.slots.clone();
-            builder.in_flight.push(fill(cuda, 0xFF, slots, stream)?);
+            builder.emptying.push(fill(cuda, 0xFF, slots, stream)?);
         }
         Ok(builder)
     }
@@ -256,8 +259,8 @@ impl IndexBuilder {
         builder.table.interleaved = Some(rows);
         builder.table.own = own;
         let emptying = launch::empty(cuda, &builder.table.slots, (memory, gpu), stream)?;
-        builder.in_flight.push(Box::new(emptying));
-        builder.in_flight.clear();
+        builder.emptying.push(Box::new(emptying));
+        builder.emptying.clear();
         Ok(builder)
     }
 
@@ -282,7 +285,7 @@ impl IndexBuilder {
             own: OwnSlots::default(),
         };
         let outcome = cuda.buffer::<Outcome>(1)?;
-        let in_flight = vec![
+        let emptying = vec![
             fill(cuda, 0, table.taken.clone(), stream)?,
             fill(cuda, 0, outcome.all(), stream)?,
         ];
@@ -290,12 +293,14 @@ impl IndexBuilder {
             table,
             outcome,
             stream: stream.clone(),
-            in_flight,
+            emptying,
+            inserting: VecDeque::new(),
             rows: 0,
         })
     }
 
-    /// Queues a kernel that inserts rows, and returns at once.
+    /// Queues a kernel that inserts rows, and returns at once. The rows of inserts that have finished are not kept any
+    /// longer.
     ///
     /// # Errors
     /// [`IndexError::TooManyRows`], before the device does anything; if the kernel does not compile or the device
@@ -307,9 +312,14 @@ impl IndexBuilder {
     pub fn insert_async(&mut self, cuda: &mut Cuda, rows: &DeviceRows) -> Result<(), IndexError> {
         let count = self.rows + rows.count(self.table.shape.width());
         check_room(&self.table.shape, count)?;
+        while let Some(oldest) = self.inserting.front()
+            && oldest.is_done()?
+        {
+            drop(self.inserting.pop_front());
+        }
         let outcome = self.outcome.all();
         let inserting = launch::insert(cuda, &self.table, rows, &outcome, &self.stream)?;
-        self.in_flight.push(Box::new(inserting));
+        self.inserting.push_back(inserting);
         self.rows = count;
         Ok(())
     }

@@ -5,10 +5,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use forebay_device::JobError;
 use forebay_device::cuda::{
     Cuda, DeviceView, Event, InterleavedMemory, Kernel, KernelArguments, LaunchShape, Stream,
 };
+use forebay_device::{DeviceFault, JobError};
 
 use crate::column::DeviceRows;
 use crate::index::{Table, Totals};
@@ -29,6 +29,14 @@ pub struct InFlight {
 }
 
 impl InFlight {
+    /// Returns whether the kernel has finished. Does not block.
+    ///
+    /// # Errors
+    /// The fault of earlier work on the device.
+    pub(crate) fn is_done(&self) -> Result<bool, DeviceFault> {
+        self.event.is_done()
+    }
+
     /// Leaves what the kernel uses to the device, which drops it some time after the kernel has finished. Returns at
     /// once.
     pub fn leave(self, cuda: &mut Cuda) {

@@ -91,14 +91,6 @@ impl Workload {
         }
     }
 
-    /// Returns a number that the keys of both sides are below.
-    pub fn keys_end(&self) -> u64 {
-        match self.probe_keys {
-            ProbeKeys::Uniform | ProbeKeys::Zipf { .. } => self.build_rows,
-            ProbeKeys::Matching { .. } => 2 * self.build_rows,
-        }
-    }
-
     /// Returns the number of bits of the largest key of the build side, at least 1.
     pub(crate) fn key_bits(&self) -> u32 {
         let largest = self.build_rows.saturating_sub(1);
@@ -332,7 +324,7 @@ mod tests {
             };
             let keys = (0..10_000).map(|row| workload.row(Side::Probe, row).0);
             let keys: Vec<u64> = keys.collect();
-            assert!(keys.iter().all(|key| *key < workload.keys_end()));
+            assert!(keys.iter().all(|key| *key < 2 * workload.build_rows));
             let count = keys.iter().filter(|key| **key < 100).count() as u64;
             assert!(matches.contains(&count), "{count} of {thousandths}");
             assert_eq!(workload.answer(3).count, count);

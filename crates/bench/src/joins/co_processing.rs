@@ -1,14 +1,17 @@
 //! Joins of sides in pinned host memory by the CPU, by GPUs, and by both.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use forebay_cancel::Stop;
 use forebay_device::cuda::gpus;
 use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
 use forebay_hash_index::{Side, TableShape, Workload};
+use forebay_joins::predict::TableRates;
 use forebay_joins::{
-    CoProcessing, CoProcessingOptions, CoProcessingReport, PinnedColumns, Strategy, join_on_cpu,
+    CoProcessing, CoProcessingOptions, CoProcessingReport, GpuRates, PinnedColumns, Rates,
+    Strategy, choose, join_on_cpu,
 };
 
 use super::host::Columns;
@@ -16,6 +19,7 @@ use super::pinned::pin;
 use super::report::{Sample, Times};
 use super::size::Tuples;
 use super::{Join, SMOKE_BYTES, Session, Table};
+use crate::statistics::Summary;
 
 /// Begin of the names of cases.
 const NAME: &str = "join-a-co-processing";
@@ -27,6 +31,28 @@ fn name(strategy: Strategy) -> &'static str {
         Strategy::Gpu => "gpu",
         Strategy::GpuAndCpu => "gpu-and-cpu",
         Strategy::GpuBuilds => "gpu-builds",
+    }
+}
+
+/// The median times of a strategy, in seconds.
+#[derive(Debug, Clone, Copy)]
+struct Timed {
+    strategy: Strategy,
+    /// The build. That of the CPU alone includes allocating its table, which is part of a join beside GPUs, too.
+    build_s: f64,
+    probe_s: f64,
+}
+
+impl Timed {
+    fn join_s(&self) -> f64 {
+        self.build_s + self.probe_s
+    }
+
+    fn rates(&self, workload: &Workload) -> TableRates {
+        TableRates {
+            inserts_per_s: workload.build_rows as f64 / self.build_s,
+            probes_per_s: workload.probe_rows as f64 / self.probe_s,
+        }
     }
 }
 
@@ -55,43 +81,78 @@ pub(super) fn measure(session: &mut Session, workload: Workload) -> Result<()> {
         side(Side::Build, "build-side")?,
         side(Side::Probe, "probe-side")?,
     );
-    on_gpus(session, &join, &all[..1], (&build, &probe))?;
+    let cpu = on_gpus(session, &join, &all[..1], (&build, &probe), None)?;
     if all.len() > 1 {
-        on_gpus(session, &join, &all, (&build, &probe))?;
+        on_gpus(session, &join, &all, (&build, &probe), cpu)?;
     }
     Ok(())
 }
 
-/// Measures the join on some GPUs and the CPU.
+/// Measures the join on some GPUs and the CPU. Returns the times of the CPU alone: `cpu` if it was measured before.
 fn on_gpus(
     session: &mut Session,
     join: &Join,
     gpus: &[Arc<Device>],
     sides: (&PinnedColumns, &PinnedColumns),
-) -> Result<()> {
+    cpu: Option<Timed>,
+) -> Result<Option<Timed>> {
     let options = CoProcessingOptions {
         shape: shape(join),
         ring: session.ring,
         threads: session.threads,
     };
     let mut joins = CoProcessing::new(gpus, options)?;
-    // The CPU alone is measured once.
-    let is_new = |strategy: &Strategy| strategy.has_gpu() || gpus.len() == 1;
-    let strategies: Vec<Strategy> = Strategy::ALL.into_iter().filter(is_new).collect();
     let names: Vec<&str> = gpus.iter().map(|it| it.name()).collect();
-    let gpus = names.join("+");
-    let cpu = format!("host:{}", session.threads);
-    for strategy in strategies {
+    let names = names.join("+");
+    let host = format!("host:{}", session.threads);
+    let mut timed: Vec<Timed> = cpu.into_iter().collect();
+    for strategy in Strategy::ALL {
+        if strategy == Strategy::Cpu && cpu.is_some() {
+            continue;
+        }
         let devices = match strategy {
-            Strategy::Cpu => cpu.clone(),
-            Strategy::Gpu => gpus.clone(),
-            Strategy::GpuAndCpu | Strategy::GpuBuilds => format!("{gpus}+{cpu}"),
+            Strategy::Cpu => host.clone(),
+            Strategy::Gpu => names.clone(),
+            Strategy::GpuAndCpu | Strategy::GpuBuilds => format!("{names}+{host}"),
         };
-        add(session, (strategy, &devices), join, || {
+        timed.push(add(session, (strategy, &devices), join, || {
             Ok(joins.run(strategy, sides, &Stop::never())?)
-        })?;
+        })?);
     }
-    Ok(())
+    note_choice(session, &join.workload, (&names, gpus.len()), &timed);
+    Ok(timed.into_iter().find(|it| it.strategy == Strategy::Cpu))
+}
+
+/// Notes the strategy that is chosen from the rates of the CPU alone and of the GPUs alone, beside the fastest one.
+fn note_choice(
+    session: &Session,
+    workload: &Workload,
+    (names, gpus): (&str, usize),
+    timed: &[Timed],
+) {
+    let of = |strategy| timed.iter().find(|it| it.strategy == strategy);
+    let (Some(cpu), Some(gpu)) = (of(Strategy::Cpu), of(Strategy::Gpu)) else {
+        return;
+    };
+    let table = gpu.rates(workload);
+    let row_bytes = (2 * workload.width.bytes()) as f64;
+    let rates = Rates {
+        cpu: cpu.rates(workload),
+        gpu: Some(GpuRates {
+            table,
+            // That of the ring of one GPU: the bus is about as fast in both directions.
+            copy_bytes_per_s: table.probes_per_s / gpus as f64 * row_bytes,
+        }),
+    };
+    let chosen = choose(&rates, workload);
+    let mut by_time = timed.to_vec();
+    by_time.sort_by(|one, other| one.join_s().total_cmp(&other.join_s()));
+    let fastest = by_time.first().map_or(chosen, |it| it.strategy);
+    session.report.note(&format!(
+        "{NAME} on {names}: {} is chosen from the rates, {} was the fastest",
+        name(chosen),
+        name(fastest)
+    ));
 }
 
 /// Measures the join on the CPU alone.
@@ -103,7 +164,8 @@ fn on_cpu(session: &mut Session, join: &Join) -> Result<()> {
     let sides = (build.rows(), probe.rows());
     add(session, (Strategy::Cpu, &devices), join, || {
         Ok(join_on_cpu(shape(join), sides, threads, &Stop::never())?)
-    })
+    })?;
+    Ok(())
 }
 
 fn shape(join: &Join) -> TableShape {
@@ -111,17 +173,18 @@ fn shape(join: &Join) -> TableShape {
 }
 
 /// Runs a join as often as the options say, and reports it with the share of the probe rows that the CPU took.
+/// Returns its times.
 fn add(
     session: &mut Session,
     (strategy, devices): (Strategy, &str),
     join: &Join,
     mut once: impl FnMut() -> Result<CoProcessingReport>,
-) -> Result<()> {
+) -> Result<Timed> {
     let case = format!("{NAME}/{}", name(strategy));
-    let mut shares = Vec::new();
+    let mut runs = Vec::new();
     session.add((case.clone(), devices), join, || {
         let report = once()?;
-        shares.push(report.cpu_rows as f64 / join.workload.probe_rows as f64);
+        runs.push(report);
         Ok(Sample {
             allocation: strategy.has_cpu().then_some(report.allocate),
             times: Times::Table {
@@ -132,6 +195,22 @@ fn add(
         })
     })?;
     // The first run warms up.
+    let runs = &runs[1..];
+    let share = |run: &CoProcessingReport| run.cpu_rows as f64 / join.workload.probe_rows as f64;
+    let shares: Vec<f64> = runs.iter().map(share).collect();
     let case = (case.as_str(), devices);
-    session.report.add_apart(case, "cpu_share", &shares[1..])
+    session.report.add_apart(case, "cpu_share", &shares)?;
+    let median_s = |time: &dyn Fn(&CoProcessingReport) -> Duration| {
+        let times: Vec<f64> = runs.iter().map(|run| time(run).as_secs_f64()).collect();
+        let summary = Summary::of(&times).context("no run was timed")?;
+        anyhow::Ok(summary.median)
+    };
+    Ok(Timed {
+        strategy,
+        build_s: match strategy {
+            Strategy::Cpu => median_s(&|run| run.allocate + run.build)?,
+            _ => median_s(&|run| run.build)?,
+        },
+        probe_s: median_s(&|run| run.probe)?,
+    })
 }

@@ -1,7 +1,9 @@
-//! `forebay bench joins`: hash joins of generated rows in device memory, from pinned host memory, and on the CPU.
+//! `forebay bench joins`: hash joins of generated rows in device memory, from host memory, on the CPU, and by several
+//! processors.
 //!
-//! The workloads are A, B and C of Lutz et al. (SIGMOD 2020, table 2). Every run must find the number of matches and
-//! the sums of both payloads that the generator's formulas give, which use no hash table.
+//! The workloads are A, B and C of Lutz et al. (SIGMOD 2020, table 2); the sections `hybrid`, `spilled` and `figures`
+//! have others. Every run must find the number of matches and the sums of both payloads that the generator's formulas
+//! give, which use no hash table.
 
 mod co_processing;
 mod device;
@@ -49,11 +51,12 @@ const ROUNDS_MAX: u64 = 1 << 20;
 /// Options of `forebay bench joins`.
 #[derive(Args, Clone, Debug)]
 pub struct JoinsArgs {
-    /// Fraction of the paper's tuples, from 0.00001 to 4. 1 needs 48 GiB of device memory and 48 GiB of host memory. No
-    /// build side is scaled below 262,144 tuples.
+    /// Fraction of the paper's tuples, from 0.00001 to 4. 1 needs 48 GiB of device memory and 48 GiB of host memory.
+    /// The build sides of the workloads are not scaled below 262,144 tuples; the sections `hybrid`, `spilled` and
+    /// `figures` have sides and minimums of their own.
     #[arg(long, value_name = "NUMBER", default_value_t = 0.015625, value_parser = scale)]
     pub scale: f64,
-    /// Measure only these workloads.
+    /// Measure only these workloads. The sections `hybrid`, `spilled` and `figures` have workloads of their own.
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
     pub workloads: Vec<Tuples>,
     /// Measure only these sections.
@@ -99,15 +102,23 @@ pub enum Section {
     /// Joins by the ratio and the sizes of both sides, by skew and by selectivity in device memory, and the transfer
     /// methods. Without a GPU, the joins run on the CPU. Measured alone.
     Figures,
-    /// Workload A with both sides in pinned host memory, joined by the CPU, by the GPUs and by both: on one GPU, and on
-    /// all. Measured alone.
+    /// Workload A with both sides in pinned host memory, joined by the CPU, by the GPUs and by both: on one GPU, and
+    /// on all. Without a GPU, the CPU joins alone. Measured alone.
     CoProcessing,
 }
 
 impl Section {
     /// Returns whether nothing is measured without a GPU.
-    fn needs_gpu(&self) -> bool {
-        !matches!(self, Section::Cpu | Section::Figures)
+    fn needs_gpu(self) -> bool {
+        !matches!(
+            self,
+            Section::Cpu | Section::Figures | Section::CoProcessing
+        )
+    }
+
+    /// Returns whether the section is one of [`SECTIONS`] and measures this workload.
+    fn measures(self, tuples: Tuples) -> bool {
+        SECTIONS.contains(&self) && (self != Section::Pinned || tuples == Tuples::A)
     }
 }
 
@@ -120,7 +131,7 @@ const ALONE: [Section; 5] = [
     Section::CoProcessing,
 ];
 
-/// The sections that measure each workload.
+/// The sections that measure the workloads one after another.
 const SECTIONS: [Section; 3] = [Section::Device, Section::Pinned, Section::Cpu];
 
 /// The layouts of tables.
@@ -158,7 +169,7 @@ impl Table {
     fn shape(self, workload: &Workload) -> Option<TableShape> {
         let (width, rows) = (workload.width, workload.build_rows);
         Some(match self {
-            Table::Perfect => TableShape::perfect(width, 0..workload.keys_end()),
+            Table::Perfect => TableShape::perfect(width, 0..rows),
             Table::LinearProbing => TableShape::linear_probing(width, rows),
             Table::Bucketed => TableShape::bucketed(width, rows),
             Table::Partitioned => return None,
@@ -192,24 +203,23 @@ struct Session {
 pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
     let mut session = Session::start(args)?;
     let named = |tuples: &&Tuples| args.workloads.is_empty() || args.workloads.contains(tuples);
+    let is_named = |section: &Section| args.only.is_empty() || args.only.contains(section);
     for tuples in Tuples::ALL.iter().filter(named) {
-        let workload = match args.smoke {
-            true => tuples.smoke(),
-            false => tuples.scaled(args.scale),
-        };
-        let join = session.join(*tuples, workload);
-        for section in SECTIONS {
-            if args.only.is_empty() || args.only.contains(&section) {
-                session.measure(section, &join)?;
-            }
+        let sections = SECTIONS.into_iter().filter(is_named);
+        let sections: Vec<Section> = sections.filter(|it| it.measures(*tuples)).collect();
+        if sections.is_empty() {
+            continue;
+        }
+        let join = session.join(*tuples, workload(args, *tuples));
+        for section in sections {
+            session.measure(section, &join)?;
         }
     }
     for section in ALONE {
         let is_wanted = match args.smoke {
             true => {
-                let needs_none = [Section::Figures, Section::CoProcessing].contains(&section);
-                let runs = session.devices.is_some() || needs_none;
-                runs && (args.only.is_empty() || args.only.contains(&section))
+                let runs = session.devices.is_some() || !section.needs_gpu();
+                runs && is_named(&section)
             }
             false => args.only == [section],
         };
@@ -230,26 +240,71 @@ pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
                 spilled::measure(&mut session, spilled)?;
             }
             Section::Gpus if is_wanted => {
-                let workloads = Tuples::ALL.iter().filter(named).map(|tuples| {
-                    let workload = match args.smoke {
-                        true => tuples.smoke(),
-                        false => tuples.scaled(args.scale),
-                    };
-                    (*tuples, workload)
-                });
+                let workloads = Tuples::ALL.iter().filter(named);
+                let workloads = workloads.map(|tuples| (*tuples, workload(args, *tuples)));
                 gpus::measure(&mut session, &workloads.collect::<Vec<_>>())?;
             }
             Section::CoProcessing if is_wanted && named(&&Tuples::A) => {
-                let workload = match args.smoke {
-                    true => Tuples::A.smoke(),
-                    false => Tuples::A.scaled(args.scale),
-                };
-                co_processing::measure(&mut session, workload)?;
+                co_processing::measure(&mut session, workload(args, Tuples::A))?;
             }
             _ => (),
         }
     }
     session.report.results.end()
+}
+
+/// Returns a workload of this run.
+fn workload(args: &JoinsArgs, tuples: Tuples) -> Workload {
+    match args.smoke {
+        true => tuples.smoke(),
+        false => tuples.scaled(args.scale),
+    }
+}
+
+/// Returns whether only sections are named that are measured alone.
+fn is_alone(args: &JoinsArgs) -> bool {
+    args.only.len() == 1 && ALONE.iter().any(|section| args.only.contains(section))
+}
+
+/// Checks that the named sections measure the named tables and workloads.
+///
+/// # Errors
+/// If one would measure nothing, or ignore a flag.
+fn check(args: &JoinsArgs, has_gpu: bool) -> Result<()> {
+    let has = |section: &Section| args.only.contains(section);
+    ensure!(
+        is_alone(args) || args.smoke || !ALONE.iter().any(has),
+        "measure `co-processing`, `figures`, `gpus`, `hybrid` and `spilled` alone: they take memory that other \
+         sections use"
+    );
+    ensure!(
+        args.tables != [Table::Partitioned]
+            || args.only.is_empty()
+            || has(&Section::Cpu)
+            || has(&Section::Spilled)
+            || has(&Section::Gpus)
+            || has(&Section::CoProcessing)
+            || (has(&Section::Figures) && !has_gpu),
+        "partitions are measured in `cpu`, `spilled` and `gpus`, and without a GPU in `figures`: name one of them"
+    );
+    let is_measured = |table: &Table| spilled::TABLES.contains(table);
+    ensure!(
+        !(has(&Section::Spilled) || has(&Section::Gpus))
+            || args.tables.is_empty()
+            || args.tables.iter().any(is_measured),
+        "`spilled` and `gpus` measure the tables `partitioned` and `linear-probing`: name one of them"
+    );
+    let has_table = args.tables.is_empty() || args.tables.contains(&Table::LinearProbing);
+    let has_workload = args.workloads.is_empty() || args.workloads.contains(&Tuples::A);
+    ensure!(
+        !has(&Section::CoProcessing) || (has_table && has_workload),
+        "`co-processing` measures workload `a` with the table `linear-probing`: name both"
+    );
+    ensure!(
+        !has(&Section::Figures) || args.workloads.is_empty(),
+        "`figures` has workloads of its own: leave out `--workloads`"
+    );
+    Ok(())
 }
 
 /// Parses a scale.
@@ -279,40 +334,13 @@ impl Session {
     /// Starts the first GPU if there is one.
     fn start(args: &JoinsArgs) -> Result<Session> {
         let report = Report::begin(&args.results)?;
-        let has = |section: &Section| args.only.contains(section);
-        let is_alone = args.only.len() == 1 && ALONE.iter().any(has);
-        ensure!(
-            is_alone || args.smoke || !ALONE.iter().any(has),
-            "measure `co-processing`, `figures`, `gpus`, `hybrid` and `spilled` alone: they take memory that other \
-             sections use"
-        );
-        ensure!(
-            args.tables != [Table::Partitioned]
-                || args.only.is_empty()
-                || has(&Section::Cpu)
-                || has(&Section::Spilled)
-                || has(&Section::Gpus)
-                || has(&Section::CoProcessing),
-            "partitions are measured in `cpu`, `spilled` and `gpus`: name one of them"
-        );
-        let is_measured = |table: &Table| spilled::TABLES.contains(table);
-        ensure!(
-            !(has(&Section::Spilled) || has(&Section::Gpus))
-                || args.tables.is_empty()
-                || args.tables.iter().any(is_measured),
-            "`spilled` and `gpus` measure the tables `partitioned` and `linear-probing`: name one of them"
-        );
-        let has_table = args.tables.is_empty() || args.tables.contains(&Table::LinearProbing);
-        let has_workload = args.workloads.is_empty() || args.workloads.contains(&Tuples::A);
-        ensure!(
-            !has(&Section::CoProcessing) || (has_table && has_workload),
-            "`co-processing` measures workload `a` with the table `linear-probing`: name both"
-        );
-        let devices = match gpus() {
-            Ok(_) if is_alone && !args.smoke => None,
+        let found = gpus();
+        check(args, found.is_ok())?;
+        let devices = match found {
+            Ok(_) if is_alone(args) && !args.smoke => None,
             Ok(_) => Some(start_gpu(args.smoke.then_some(SMOKE_BYTES))?.into()),
             Err(error) => {
-                let is_named = args.only.iter().any(Section::needs_gpu);
+                let is_named = args.only.iter().any(|section| section.needs_gpu());
                 ensure!(!is_named, "the sections need a GPU: {error}");
                 report.note(&format!("only the CPU is measured, no GPU: {error}"));
                 None
@@ -365,6 +393,7 @@ impl Session {
         self.devices.as_ref()?.list().into_iter().next()
     }
 
+    /// Measures a workload that the section [measures](Section::measures).
     fn measure(&mut self, section: Section, join: &Join) -> Result<()> {
         let letter = join.tuples.letter();
         match (section, self.gpu()) {
@@ -372,7 +401,7 @@ impl Session {
             (Section::Device, Some(gpu)) => {
                 device::measure(self, &gpu, join, &format!("join-{letter}-device"))
             }
-            (Section::Pinned, Some(gpu)) if join.tuples == Tuples::A => {
+            (Section::Pinned, Some(gpu)) => {
                 pinned::measure(self, &gpu, join, &format!("join-{letter}-pinned"))
             }
             _ => Ok(()),
@@ -527,6 +556,22 @@ mod tests {
             let args = parse(&["--only", only, "--tables", tables]).expect("right flags");
             let error = run(&args).expect_err("it is refused").to_string();
             assert!(error.contains(part), "{error}");
+        }
+        let args = parse(&["--only", "figures", "--tables", "partitioned"]).expect("right flags");
+        check(&args, false).expect("the CPU joins in partitions");
+        let error = check(&args, true).expect_err("a GPU does not").to_string();
+        assert!(error.contains("without a GPU in `figures`"), "{error}");
+        let args = parse(&["--only", "figures", "--workloads", "a"]).expect("right flags");
+        let error = run(&args).expect_err("it has others").to_string();
+        assert!(error.contains("leave out `--workloads`"), "{error}");
+    }
+
+    #[test]
+    fn sections_measure_each_workload_that_they_have() {
+        for tuples in Tuples::ALL {
+            assert!(Section::Cpu.measures(tuples) && Section::Device.measures(tuples));
+            assert_eq!(Section::Pinned.measures(tuples), tuples == Tuples::A);
+            assert!(!ALONE.iter().any(|section| section.measures(tuples)));
         }
     }
 

@@ -10,6 +10,7 @@ use forebay_device::Device;
 use forebay_device::cuda::{Fill, Transfer};
 use forebay_hash_index::{DeviceRows, Side, TableShape};
 use forebay_joins::{PinnedColumns, timed};
+use forebay_movement::MoveError;
 use forebay_movement::method::{
     self, Direction, HostBuffer, MoveRequest, StagedOptions, TransferMethod, move_bytes,
 };
@@ -50,6 +51,7 @@ fn methods(session: &Session, gpu: &Arc<Device>) -> Vec<TransferMethod> {
     found
 }
 
+/// Measures the join with each table by a method. Notes why if its host memory cannot be allocated.
 fn by_method(
     session: &mut Session,
     (gpu, method): (&Arc<Device>, TransferMethod),
@@ -58,7 +60,15 @@ fn by_method(
 ) -> Result<()> {
     let workload = &join.workload;
     let bytes = (workload.probe_rows * workload.width.bytes()) as usize;
-    let mut host = HostBuffer::allocate(gpu, method, 2 * bytes)?;
+    let mut host = match HostBuffer::allocate(gpu, method, 2 * bytes) {
+        Ok(host) => host,
+        Err(error @ (MoveError::Register(_) | MoveError::Managed(_))) => {
+            let text = format!("{method}: there is no room for its host memory: {error}");
+            session.report.note(&text);
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
     workload.generate(Side::Probe, host.split_at_mut(bytes), session.threads);
     let probe = device::on_gpu(gpu, move |cuda| Ok(cuda.buffer::<u8>(2 * bytes)?))?;
     let chunk_bytes = session.ring.slot_bytes;

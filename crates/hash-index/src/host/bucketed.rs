@@ -42,14 +42,18 @@ pub(super) struct Bucketed<W: Cell, const N: usize> {
 }
 
 impl<W: Cell, const N: usize> Bucketed<W, N> {
-    /// Returns an empty table for keys whose hashes have the same upper `skipped_bits`.
-    pub(super) fn new(shape: TableShape, skipped_bits: u32, is_shared: bool) -> Bucketed<W, N> {
+    /// Returns an empty table for keys whose hashes have the same upper `skipped_bits`. `threads` threads write it.
+    pub(super) fn new(
+        shape: TableShape,
+        (skipped_bits, is_shared): (u32, bool),
+        threads: usize,
+    ) -> Bucketed<W, N> {
         let empty = || Bucket {
             keys: array::from_fn(|_| W::empty()),
             payloads: array::from_fn(|_| W::Shared::default()),
         };
         Bucketed {
-            buckets: vec_in_huge_pages(shape.homes() as usize, empty),
+            buckets: vec_in_huge_pages(shape.homes() as usize, threads, empty),
             is_shared,
             skipped_bits,
             shift: shape.shift(),

@@ -21,10 +21,13 @@ pub struct HostBuilder {
 }
 
 impl HostBuilder {
-    /// Allocates an empty table. One thread writes all of it.
-    pub fn new(shape: TableShape) -> HostBuilder {
+    /// Allocates an empty table, which `threads` threads write. The process ends if the system has no memory for it.
+    ///
+    /// # Panics
+    /// If the system refuses a thread.
+    pub fn new(shape: TableShape, threads: usize) -> HostBuilder {
         HostBuilder {
-            index: HostIndex::new(shape),
+            index: HostIndex::by_threads(shape, threads),
             inserted: Mutex::new(no_rows()),
             failures: AtomicU32::new(0),
             rows: AtomicU64::new(0),
@@ -54,9 +57,10 @@ impl HostBuilder {
     /// Returns the table.
     ///
     /// # Errors
-    /// If a row could not be inserted: [`IndexError::ChainTooLong`], [`IndexError::KeyOutOfRange`],
-    /// [`IndexError::DuplicateKeys`].
+    /// If a row could not be inserted: [`IndexError::TooManyRows`], [`IndexError::ChainTooLong`],
+    /// [`IndexError::KeyOutOfRange`], [`IndexError::DuplicateKeys`].
     pub fn finish(self) -> Result<HostIndex, IndexError> {
+        check_room(&self.index.shape, self.rows.into_inner())?;
         let mut outcome = self.inserted.into_inner().expect("sums do not panic");
         outcome.failures = self.failures.into_inner();
         let mut index = self.index;

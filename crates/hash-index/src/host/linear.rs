@@ -133,10 +133,11 @@ pub(super) struct Linear<W> {
 }
 
 impl<W: Slot> Linear<W> {
-    pub(super) fn new(shape: TableShape) -> Linear<W> {
+    /// Returns an empty table, which `threads` threads write.
+    pub(super) fn new(shape: TableShape, threads: usize) -> Linear<W> {
         let words = shape.slots() as usize * W::WORDS;
         Linear {
-            slots: vec_in_huge_pages(words, || AtomicU64::new(u64::MAX)),
+            slots: vec_in_huge_pages(words, threads, || AtomicU64::new(u64::MAX)),
             chains: Chains::new(shape),
             word: PhantomData,
         }

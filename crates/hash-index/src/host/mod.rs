@@ -200,14 +200,30 @@ pub struct HostIndex {
 impl HostIndex {
     /// Allocates an empty table. One thread writes all of it.
     pub fn new(shape: TableShape) -> HostIndex {
+        HostIndex::by_threads(shape, 1)
+    }
+
+    /// Allocates an empty table, which `threads` threads write.
+    fn by_threads(shape: TableShape, threads: usize) -> HostIndex {
+        let shared = (0, true);
         let slots = match (shape.method(), shape.width()) {
-            (TableMethod::Perfect { .. }, Width::Four) => Slots::Perfect4(Perfect::new(shape)),
-            (TableMethod::Perfect { .. }, Width::Eight) => Slots::Perfect8(Perfect::new(shape)),
-            (TableMethod::LinearProbing, Width::Four) => Slots::Linear4(Linear::new(shape)),
-            (TableMethod::LinearProbing, Width::Eight) => Slots::Linear8(Linear::new(shape)),
-            (TableMethod::Bucketed, Width::Four) => Slots::Bucketed4(Bucketed::new(shape, 0, true)),
+            (TableMethod::Perfect { .. }, Width::Four) => {
+                Slots::Perfect4(Perfect::new(shape, threads))
+            }
+            (TableMethod::Perfect { .. }, Width::Eight) => {
+                Slots::Perfect8(Perfect::new(shape, threads))
+            }
+            (TableMethod::LinearProbing, Width::Four) => {
+                Slots::Linear4(Linear::new(shape, threads))
+            }
+            (TableMethod::LinearProbing, Width::Eight) => {
+                Slots::Linear8(Linear::new(shape, threads))
+            }
+            (TableMethod::Bucketed, Width::Four) => {
+                Slots::Bucketed4(Bucketed::new(shape, shared, threads))
+            }
             (TableMethod::Bucketed, Width::Eight) => {
-                Slots::Bucketed8(Bucketed::new(shape, 0, true))
+                Slots::Bucketed8(Bucketed::new(shape, shared, threads))
             }
         };
         HostIndex {

@@ -262,7 +262,7 @@ impl<'a, W: Cell, const N: usize> Joining<'a, W, N> {
                 table.clear();
                 table
             }
-            _ => Bucketed::new(shape, self.build.bits, self.threads > 1),
+            _ => Bucketed::new(shape, (self.build.bits, self.threads > 1), 1),
         };
         let failures = AtomicU32::new(0);
         let slices = self.build.slices(partition);

@@ -19,13 +19,14 @@ pub(super) struct Perfect<W: Cell> {
 }
 
 impl<W: Cell> Perfect<W> {
-    pub(super) fn new(shape: TableShape) -> Perfect<W> {
+    /// Returns an empty table, whose payloads `threads` threads write.
+    pub(super) fn new(shape: TableShape, threads: usize) -> Perfect<W> {
         let first_key = match shape.method() {
             TableMethod::Perfect { first_key } => first_key,
             TableMethod::LinearProbing | TableMethod::Bucketed => 0,
         };
         Perfect {
-            payloads: vec_in_huge_pages(shape.slots() as usize, W::Shared::default),
+            payloads: vec_in_huge_pages(shape.slots() as usize, threads, W::Shared::default),
             taken: (0..shape.taken_words())
                 .map(|_| AtomicU32::new(0))
                 .collect(),

@@ -14,10 +14,10 @@ use crate::index::{Contents, check_room};
 use crate::kernels::{
     Dividing, Emptying, Generating, HashIndexRef, Inserting, InsertingPartition, JoinTotals,
     Outcome, PartitionRows, Probing, ProbingPartition, Rows, Run, Slice, entry, entry_of,
-    entry_of_own, kernels,
+    entry_of_interleaved, entry_of_own, kernels,
 };
 use crate::partitions::tables;
-use crate::{IndexError, RunShape, Side, TableShape, Width, Workload};
+use crate::{IndexError, InterleavedRows, RunShape, Side, TableShape, Width, Workload};
 
 /// Where the image of memory is mapped. No process has anything there.
 const BASE: u64 = 0x1000_0000_0000;
@@ -110,12 +110,13 @@ impl Emulated {
         memory.bytes = fs::read(file.path()).expect("the memory");
     }
 
-    /// Joins both sides of a case, on 1 GPU or on 2^n with an interleaved table: each works on its own rows. Columns
-    /// begin `offset` bytes after an address of whole vectors.
+    /// Joins both sides of a case on one GPU, or with a table that is interleaved over 2^n. With
+    /// [`InterleavedRows::All`], there must be one, which is given all rows. Columns begin `offset` bytes after an
+    /// address of whole vectors.
     pub(super) fn join(
         &self,
         case: &Case,
-        (offset, gpus): (usize, u32),
+        (offset, gpus, interleaved): (usize, u32, Option<InterleavedRows>),
         blocks: u32,
     ) -> Result<JoinTotals, IndexError> {
         let of_gpu = |index: HashIndexRef, gpu| HashIndexRef {
@@ -125,13 +126,14 @@ impl Emulated {
             ..index
         };
         let (shape, entries) = (case.shape, &kernels()[0].entries);
-        let entry_on = |kernel: &str, gpus| match gpus {
-            1 => entry(kernel, &shape),
-            _ => entry_of_own(kernel, shape.width()),
+        let entry_on = |kernel: &str| match interleaved {
+            None => entry(kernel, &shape),
+            Some(InterleavedRows::All) => entry_of_interleaved(kernel, shape.width()),
+            Some(InterleavedRows::Own) => entry_of_own(kernel, shape.width()),
         };
         let mut image = Image::new();
         let table = Memory::of(&mut image, &shape);
-        if gpus > 1 {
+        if interleaved.is_some() {
             self.empty(&mut image, (&shape, table.slots), gpus, blocks);
         }
         let totals = image.reserve(size_of::<JoinTotals>(), 0);
@@ -145,7 +147,7 @@ impl Emulated {
                 index: of_gpu(table.index_ref(&shape, &Contents::default()), gpu),
                 outcome: DevicePointerMut::new(outcome),
             };
-            let kernel = entry_on("insert", gpus);
+            let kernel = entry_on("insert");
             let selected = (kernel.as_str(), &entries[..]);
             self.run(&self.insert, selected, &inserting, (&mut image, blocks));
             parts.push(Contents::of(&shape, &Outcome::read(image.at(outcome)))?);
@@ -162,7 +164,7 @@ impl Emulated {
                 index: of_gpu(table.index_ref(&shape, &contents), gpu),
                 totals: DevicePointerMut::new(totals),
             };
-            let kernel = entry_on("probe", gpus);
+            let kernel = entry_on("probe");
             let selected = (kernel.as_str(), &entries[..]);
             self.run(&self.probe, selected, &probing, (&mut image, blocks));
         }

@@ -7,8 +7,8 @@ mod gpu;
 use forebay_device::cuda::{Arch, compile, nvrtc_version};
 
 use crate::{
-    HostBuilder, HostCopy, HostIndex, HostPartitions, HostRows, IndexError, JoinTotals, ProbeKeys,
-    Side, TableMethod, Width, Workload, kernels,
+    HostBuilder, HostCopy, HostIndex, HostPartitions, HostRows, IndexError, InterleavedRows,
+    JoinTotals, ProbeKeys, Side, TableMethod, Width, Workload, kernels,
 };
 use cases::{Case, answered, columns, over_gpus, refused};
 use emulated::{Emulated, has_compiler};
@@ -42,7 +42,7 @@ fn by_morsels(case: &Case) -> Result<JoinTotals, IndexError> {
             .collect()
     };
     let (build, probe) = (morsels(&build), morsels(&probe));
-    let builder = HostBuilder::new(case.shape);
+    let builder = HostBuilder::new(case.shape, 2);
     let (first, second) = build.split_at(build.len() / 2);
     let insert = |some: &[(Vec<u8>, Vec<u8>)]| {
         some.iter()
@@ -110,6 +110,28 @@ fn tables_on_the_host_that_take_rows_in_morsels_agree_with_the_model() {
 }
 
 #[test]
+fn a_table_without_room_for_all_rows_is_not_finished() {
+    let shape = crate::TableShape::with_slots(TableMethod::LinearProbing, Width::Eight, 32);
+    let builder = HostBuilder::new(shape, 1);
+    let zeros = vec![0; 33 * 8];
+    let rows = HostRows {
+        keys: &zeros,
+        payloads: &zeros,
+    };
+    let error = builder.insert(rows).expect_err("33 rows");
+    assert!(matches!(error, IndexError::TooManyRows { .. }), "{error}");
+    let error = builder.finish().expect_err("33 rows");
+    let has_rows = matches!(
+        error,
+        IndexError::TooManyRows {
+            rows: 33,
+            slots: 32
+        }
+    );
+    assert!(has_rows, "{error}");
+}
+
+#[test]
 fn partitions_on_the_host_agree_with_the_model() {
     for (bits, threads) in [(0, 1), (1, 7), (5, 2), (10, 3)] {
         for case in answered() {
@@ -161,18 +183,19 @@ fn kernels_emulated_on_the_cpu_agree_with_the_model() {
         return;
     }
     let emulated = Emulated::new();
-    check(|case| emulated.join(case, (0, 1), 3));
+    check(|case| emulated.join(case, (0, 1, None), 3));
     for case in answered().iter().step_by(3) {
         let bytes = case.shape.width().bytes() as usize;
-        let found = emulated.join(case, (bytes, 1), 1);
+        let found = emulated.join(case, (bytes, 1, None), 1);
         let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
         assert_eq!(found, case.answer(), "{} by single values", case.name);
     }
 }
 
-/// Each GPU works on its own rows, of those of all: they are all rows, none, or some of those that a warp reads.
+/// Each GPU works on its own rows, of those of all: they are all rows, none, or some of those that a warp reads. Or
+/// one works on all rows that it is given.
 #[test]
-fn kernels_of_own_rows_emulated_on_the_cpu_agree_with_the_model() {
+fn kernels_of_interleaved_tables_emulated_on_the_cpu_agree_with_the_model() {
     if !has_compiler() {
         return;
     }
@@ -186,14 +209,19 @@ fn kernels_of_own_rows_emulated_on_the_cpu_agree_with_the_model() {
             0 => case.shape.width().bytes() as usize,
             _ => 0,
         };
-        let found = emulated.join(&case, (offset, gpus), blocks);
-        let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
-        assert_eq!(found, case.answer(), "{} on {gpus} GPUs", case.name);
+        for (gpus, rows) in [(gpus, InterleavedRows::Own), (1, InterleavedRows::All)] {
+            let found = emulated.join(&case, (offset, gpus, Some(rows)), blocks);
+            let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            assert_eq!(found, case.answer(), "{} on {gpus} GPUs", case.name);
+        }
     }
     let is_long = |case: &Case| is_by_slots(case) && case.build.len() > 1000;
     for (case, part) in refused().into_iter().filter(|(case, _)| is_long(case)) {
-        let error = emulated.join(&case, (0, 2), 2).expect_err(&case.name);
-        assert!(error.to_string().contains(part), "{}: {error}", case.name);
+        for (gpus, rows) in [(2, InterleavedRows::Own), (1, InterleavedRows::All)] {
+            let error = emulated.join(&case, (0, gpus, Some(rows)), 2);
+            let error = error.expect_err(&case.name).to_string();
+            assert!(error.contains(part), "{}: {error}", case.name);
+        }
     }
 }
 
@@ -264,7 +292,7 @@ fn the_answer_of_a_workload_is_that_of_the_host_engine() {
         let rows = |side| (0..workload.rows(side)).map(move |row| workload.row(side, row));
         let case = Case {
             name: format!("{workload:?}"),
-            shape: crate::TableShape::perfect(width, 0..workload.keys_end()),
+            shape: crate::TableShape::perfect(width, 0..workload.build_rows),
             build: rows(Side::Build).collect(),
             probe: rows(Side::Probe).collect(),
         };

@@ -9,21 +9,22 @@ use crate::predict::TableRates;
 /// host, which the prediction leaves out.
 const GAIN: f64 = 0.95;
 
-/// Rates of a GPU with sides in pinned host memory.
+/// Rates of the GPUs with sides in pinned host memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GpuRates {
-    /// Its table in device memory. The rates include the bus, over which the rows come.
+    /// Their tables in device memory. The rates include the bus, over which the rows come. Inserts are those of one
+    /// GPU, because each builds a table of all rows; probes are those of all GPUs together.
     pub table: TableRates,
-    /// Bytes per second of the copy of a table to host memory.
+    /// Bytes per second of the copy of one GPU's table to host memory.
     pub copy_bytes_per_s: f64,
 }
 
 /// Rates of the processors of a join.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
-    /// All cores together, with a table in host memory.
+    /// All cores together, with a table in host memory. The time of inserts includes its allocation.
     pub cpu: TableRates,
-    /// All GPUs together; `None` without a GPU. The copy is that of one.
+    /// The GPUs; `None` without a GPU.
     pub gpu: Option<GpuRates>,
 }
 

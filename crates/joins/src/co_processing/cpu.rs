@@ -1,11 +1,13 @@
 //! The CPU's part of a join: all threads insert and probe morsels of rows.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
 use forebay_device::Device;
 use forebay_device::cuda::Part;
-use forebay_hash_index::{CopyInFlight, HostBuilder, HostRows, JoinTotals, Width};
+use forebay_hash_index::{CopyInFlight, HostBuilder, HostRows, JoinTotals, TableShape};
 
 use super::crew::{Crew, Morsels};
 use crate::JoinError;
@@ -16,8 +18,8 @@ pub(super) const MORSEL_ROWS: u64 = 1 << 15;
 
 /// The table that the CPU probes.
 pub(super) enum CpuTable {
-    /// Its own.
-    Own(Box<HostBuilder>),
+    /// Its own, which it allocates.
+    Own,
     /// A copy of the table of this device, which arrives when that is complete.
     Copied(Arc<Device>, Receiver<CopyInFlight<Spill>>),
 }
@@ -29,6 +31,10 @@ pub(super) struct CpuPart {
     pub(super) totals: JoinTotals,
     /// Number of rows that it probed with.
     pub(super) rows: u64,
+    /// The time in which its own table was allocated.
+    pub(super) allocate: Duration,
+    /// Its own table. The caller frees it when it knows the time of the join.
+    pub(super) table: Option<Box<dyn Any>>,
     /// The memory of the copied table.
     pub(super) memory: Option<Part<Spill>>,
 }
@@ -38,7 +44,7 @@ pub(super) struct CpuPart {
 pub(super) struct Cpu<'a> {
     pub(super) crew: &'a Crew<'a>,
     pub(super) threads: usize,
-    pub(super) width: Width,
+    pub(super) shape: TableShape,
     /// The side from which it builds a table of its own.
     pub(super) build: HostRows<'a>,
     pub(super) probe: HostRows<'a>,
@@ -53,16 +59,7 @@ impl Cpu<'_> {
     /// If a row cannot be inserted, or the device of the copied table is lost. The crew knows the errors of threads.
     pub(super) fn work(&self, table: CpuTable) -> Result<CpuPart, JoinError> {
         match table {
-            CpuTable::Own(builder) => {
-                self.insert(&builder);
-                // If no probe rows are left, some build rows may be, too.
-                if !self.crew.may_continue() || self.left.is_empty() {
-                    return Ok(CpuPart::default());
-                }
-                let index = builder.finish().map_err(JoinError::Index)?;
-                self.crew.mark_built();
-                Ok(self.probe(|rows| index.probe_here(rows)))
-            }
+            CpuTable::Own => self.with_own_table(),
             CpuTable::Copied(device, copies) => {
                 // Without a copy, no probe rows are left, or the GPU has failed, and the crew knows its error.
                 let Ok(copy) = copies.recv() else {
@@ -79,15 +76,40 @@ impl Cpu<'_> {
         }
     }
 
+    /// Allocates and builds a table, and probes it.
+    fn with_own_table(&self) -> Result<CpuPart, JoinError> {
+        let began = Instant::now();
+        let builder = HostBuilder::new(self.shape, self.threads);
+        let allocate = began.elapsed();
+        self.insert(&builder);
+        // If no probe rows are left, some build rows may be, too.
+        if !self.crew.may_continue() || self.left.is_empty() {
+            return Ok(CpuPart {
+                allocate,
+                table: Some(Box::new(builder)),
+                ..CpuPart::default()
+            });
+        }
+        let index = builder.finish().map_err(JoinError::Index)?;
+        self.crew.mark_built();
+        let part = self.probe(|rows| index.probe_here(rows));
+        Ok(CpuPart {
+            allocate,
+            table: Some(Box::new(index)),
+            ..part
+        })
+    }
+
     /// Inserts all rows of the build side. Ends before if other processors take the last rows of the probe side.
     fn insert(&self, builder: &HostBuilder) {
-        let to_insert = Morsels::new(self.build.count(self.width));
+        let width = self.shape.width();
+        let to_insert = Morsels::new(self.build.count(width));
         self.crew.on_threads(self.threads, || {
             while self.crew.may_continue() && !self.left.is_empty() {
                 let Some(rows) = to_insert.take(MORSEL_ROWS) else {
                     break;
                 };
-                let rows = self.build.part(self.width, rows);
+                let rows = self.build.part(width, rows);
                 builder.insert(rows).map_err(JoinError::Index)?;
             }
             Ok(())
@@ -96,6 +118,7 @@ impl Cpu<'_> {
 
     /// Probes a table until no rows are left.
     fn probe(&self, table: impl Fn(HostRows<'_>) -> JoinTotals + Sync) -> CpuPart {
+        let width = self.shape.width();
         let parts = self.crew.on_threads(self.threads, || {
             let (mut totals, mut count) = (JoinTotals::default(), 0);
             while self.crew.may_continue() {
@@ -103,7 +126,7 @@ impl Cpu<'_> {
                     break;
                 };
                 count += rows.end - rows.start;
-                totals.add(table(self.probe.part(self.width, rows)));
+                totals.add(table(self.probe.part(width, rows)));
             }
             Ok((totals, count))
         });

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use forebay_cancel::Stop;
 use forebay_device::Device;
 use forebay_device::cuda::Part;
-use forebay_hash_index::{HostBuilder, HostRows, JoinTotals, TableMethod, TableShape};
+use forebay_hash_index::{HostRows, JoinTotals, TableMethod, TableShape};
 use forebay_movement::RingOptions;
 
 use crate::join::{Spill, pinned};
@@ -78,7 +78,8 @@ pub struct CoProcessingOptions {
     /// The ring of each GPU, in device memory. A slot is a batch of rows: its keys in one half, its payloads in the
     /// other.
     pub ring: RingOptions,
-    /// Threads of the CPU.
+    /// Threads of the join. A thread for each GPU that joins waits for it and keeps a core busy. The others, at least
+    /// one, are those of the CPU.
     pub threads: usize,
 }
 
@@ -87,9 +88,10 @@ pub struct CoProcessingOptions {
 pub struct CoProcessingReport {
     /// The matches.
     pub totals: JoinTotals,
-    /// The time in which host memory for the CPU's table was allocated or pinned, before the join.
+    /// The time in which host memory for the CPU's table was allocated or pinned: before the join, or during it with
+    /// [`Strategy::GpuAndCpu`].
     pub allocate: Duration,
-    /// The time after that until the first table was complete.
+    /// The time from the begin of the join until the first table was complete.
     pub build: Duration,
     /// The time after that, in which slower processors still build their tables.
     pub probe: Duration,
@@ -152,11 +154,16 @@ impl CoProcessing {
         (build, probe): (&PinnedColumns, &PinnedColumns),
         stop: &Stop,
     ) -> Result<CoProcessingReport, JoinError> {
-        let began = Instant::now();
         stop.check()?;
         assert!(!strategy.has_gpu() || !self.lanes.is_empty(), "no GPU");
+        if strategy != Strategy::GpuBuilds {
+            // Freeing it is no part of this join.
+            self.memory = None;
+        }
+        let began = Instant::now();
         let (copy_to, cpu, rest) = self.cpu_table(strategy)?;
-        let allocated = Instant::now();
+        let pinned = began.elapsed();
+        stop.check()?;
         let lanes: &[Lane] = match strategy.has_gpu() {
             true => &self.lanes[..],
             false => &[],
@@ -171,33 +178,26 @@ impl CoProcessing {
             sides: Some((build, probe)),
             copy_to,
         };
-        let (totals, cpu, built) = join.run(cpu, gpus, stop)?;
-        let ended = Instant::now();
+        let (report, cpu) = join.run(cpu, gpus, stop)?;
+        drop(cpu.table);
         let joined = |table: Part<Spill>| Part::join([table].into_iter().chain(rest).collect());
         self.memory = cpu.memory.map(joined);
         Ok(CoProcessingReport {
-            totals,
-            allocate: allocated - began,
-            build: built - allocated,
-            probe: ended - built,
-            cpu_rows: cpu.rows,
+            allocate: pinned + report.allocate,
+            ..report
         })
     }
 
-    /// Takes host memory for the table of the CPU. Returns where the first GPU copies its table, the table, and what
-    /// is left of the memory.
+    /// Takes pinned memory for the table of the CPU if it is a copy. Returns where the first GPU copies its table, the
+    /// table, and what is left of the memory.
     fn cpu_table(&mut self, strategy: Strategy) -> Result<OfCpu, JoinError> {
-        let memory = self.memory.take();
         match strategy {
             Strategy::Gpu => Ok((None, None, None)),
-            Strategy::Cpu | Strategy::GpuAndCpu => {
-                drop(memory);
-                Ok((None, Some(own_table(self.shape)), None))
-            }
+            Strategy::Cpu | Strategy::GpuAndCpu => Ok((None, Some(CpuTable::Own), None)),
             Strategy::GpuBuilds => {
                 let device = Arc::clone(&self.lanes[0].device);
                 let bytes = self.shape.slot_bytes();
-                let memory = match memory {
+                let memory = match self.memory.take() {
                     Some(memory) => memory,
                     None => pinned(&device, bytes)?,
                 };
@@ -215,10 +215,6 @@ impl CoProcessing {
 /// Where a GPU copies its table, the table of the CPU, and the memory behind a copied table.
 type OfCpu = (Option<CopyTo>, Option<CpuTable>, Option<Part<Spill>>);
 
-fn own_table(shape: TableShape) -> CpuTable {
-    CpuTable::Own(Box::new(HostBuilder::new(shape)))
-}
-
 /// Joins both sides on the CPU, with tables and threads as [`CoProcessing`] has them; the sides need not be pinned.
 /// Blocks; must not be called on an async worker thread. The process ends if the system has no memory for the table.
 ///
@@ -233,11 +229,8 @@ pub fn join_on_cpu(
     threads: usize,
     stop: &Stop,
 ) -> Result<CoProcessingReport, JoinError> {
-    let began = Instant::now();
     stop.check()?;
     assert_eq!(shape.method(), TableMethod::LinearProbing);
-    let table = own_table(shape);
-    let allocated = Instant::now();
     let join = Join {
         shape,
         threads,
@@ -248,14 +241,8 @@ pub fn join_on_cpu(
         sides: None,
         copy_to: None,
     };
-    let (totals, cpu, built) = join.run(Some(table), gpus, stop)?;
-    Ok(CoProcessingReport {
-        totals,
-        allocate: allocated - began,
-        build: built - allocated,
-        probe: built.elapsed(),
-        cpu_rows: cpu.rows,
-    })
+    let (report, _) = join.run(Some(CpuTable::Own), gpus, stop)?;
+    Ok(report)
 }
 
 /// The GPUs of a join.
@@ -267,7 +254,7 @@ struct Gpus<'a> {
     copy_to: Option<CopyTo>,
 }
 
-/// A join whose memory is allocated.
+/// A join whose pinned and device memory is allocated.
 struct Join<'a> {
     shape: TableShape,
     threads: usize,
@@ -276,21 +263,22 @@ struct Join<'a> {
 
 impl Join<'_> {
     /// Runs all processors until no rows are left: the GPUs on threads of their own, the CPU from the calling thread.
-    /// Returns the matches, what the CPU did, and when the first table was complete.
+    /// Returns what the join did, and what the CPU did.
     fn run(
         &self,
         cpu: Option<CpuTable>,
         gpus: Gpus<'_>,
         stop: &Stop,
-    ) -> Result<(JoinTotals, CpuPart, Instant), JoinError> {
+    ) -> Result<(CoProcessingReport, CpuPart), JoinError> {
+        let began = Instant::now();
         let (width, (build, probe)) = (self.shape.width(), self.sides);
         build.count(width);
         let left = Morsels::new(probe.count(width));
         let crew = Crew::new(stop);
         let of_cpu = Cpu {
             crew: &crew,
-            threads: self.threads,
-            width,
+            threads: self.threads.saturating_sub(gpus.lanes.len()).max(1),
+            shape: self.shape,
             build,
             probe,
             left: &left,
@@ -312,8 +300,21 @@ impl Join<'_> {
             (part.unwrap_or_default(), found)
         });
         let built = crew.end()?;
+        let ended = Instant::now();
         let mut totals = part.totals;
         found.into_iter().for_each(|it| totals.add(it));
-        Ok((totals, part, built))
+        // The CPU alone allocates its table before the join; beside GPUs, which do not wait for it, during the join.
+        let before = match gpus.lanes.is_empty() {
+            true => part.allocate,
+            false => Duration::ZERO,
+        };
+        let report = CoProcessingReport {
+            totals,
+            allocate: part.allocate,
+            build: (built - began).saturating_sub(before),
+            probe: ended - built,
+            cpu_rows: part.rows,
+        };
+        Ok((report, part))
     }
 }
