@@ -77,7 +77,7 @@ MANY = {
     "pairs, items in bands of prices": """SELECT n_name, count(*), sum(l_quantity) FROM lineitem
         JOIN nation ON l_extendedprice BETWEEN 4000 * n_nationkey AND 4000 * n_nationkey + 6000 GROUP BY 1 ORDER BY 1""",
     "pairs, items above the mean": """SELECT l_shipmode, count(*), sum(l_extendedprice - mean) FROM lineitem
-        CROSS JOIN (SELECT avg(o_totalprice) / 4 AS mean FROM orders) AS o WHERE l_extendedprice > mean GROUP BY 1 ORDER BY 1""",
+        CROSS JOIN (SELECT CAST(avg(o_totalprice) / 4 AS DECIMAL(15, 2)) AS mean FROM orders) AS o WHERE l_extendedprice > mean GROUP BY 1 ORDER BY 1""",
     "union of orders and items": """SELECT kind, count(*), sum(price), max(price) FROM (
         SELECT o_orderpriority AS kind, o_totalprice AS price FROM orders JOIN customer ON o_custkey = c_custkey
         UNION ALL SELECT l_shipmode, l_extendedprice FROM lineitem WHERE l_quantity > 10) AS u GROUP BY 1 ORDER BY 1""",
