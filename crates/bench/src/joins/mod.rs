@@ -438,6 +438,8 @@ fn start_gpu(budget_bytes: Option<u64>) -> Result<Devices> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use clap::Parser;
 
     use super::*;
@@ -454,17 +456,22 @@ mod tests {
         Command::try_parse_from(all).map(|command| command.args)
     }
 
-    #[test]
-    fn every_section_gives_the_answer() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("joins.jsonl");
+    /// Runs all sections once. Returns the records, and writes the plots to a folder.
+    fn smoke(folder: &Path) -> Vec<Record> {
+        let path = folder.join("joins.jsonl");
         let mut args = parse(&["--smoke", "--json"]).expect("right flags");
         args.results.record = Some(path.clone());
-        args.results.plot = Some(folder.path().join("plots"));
+        args.results.plot = Some(folder.join("plots"));
         run(&args).unwrap_or_else(|error| panic!("{error:?}"));
         let text = std::fs::read_to_string(path).expect("a record");
         let records = text.lines().map(serde_json::from_str);
-        let records: Vec<Record> = records.map(|record| record.expect("a record")).collect();
+        records.map(|record| record.expect("a record")).collect()
+    }
+
+    #[test]
+    fn every_section_gives_the_answer() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let records = smoke(folder.path());
         let has = |case: &str, metric: &str| {
             let mut records = records.iter();
             records.any(|record| record.case == case && record.metric == metric)
