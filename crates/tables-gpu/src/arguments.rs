@@ -81,7 +81,8 @@ kernel_arguments! {
         /// The slice of the table of each join that is there, as `slice.rs` tells.
         pub(crate) slice_firsts: [u64; JOINS_MAX],
         pub(crate) slice_counts: [u64; JOINS_MAX],
-        /// The slice that the kernel fills of its own table or of the groups, or that it reads of the groups.
+        /// The slice that the kernel fills of its own table or of the groups, or that it reads of the groups. Of a
+        /// table that repeats rows, `own_count` is how many of them have room.
         pub(crate) own_first: u64,
         pub(crate) own_count: u64,
         /// Number of tiles of all chunks, or of all groups.

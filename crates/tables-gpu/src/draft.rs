@@ -94,7 +94,7 @@ impl<'a> Draft<'a> {
     pub(crate) fn rows_max(&self) -> u64 {
         let joins = self.joins.iter().zip(&self.rows.joins);
         let repeating = joins.filter(|(_, join)| join.repeats);
-        let matches = repeating.map(|(draft, _)| draft.scanned.rows.max(1));
+        let matches = repeating.map(|(draft, _)| draft.rows_max().max(1));
         match matches.reduce(u64::saturating_mul) {
             Some(matches) => {
                 let most = matches.saturating_mul(self.scanned.rows).min(MATCHES_BOUND);

@@ -28,7 +28,10 @@ pub(crate) const SAME_KEY: &str = "several rows of a join have the same key";
 /// The reason if joins repeat rows too often.
 pub(crate) const MANY_MATCHES: &str = "joins with too many matches";
 /// What the flag of a kernel is if rows of the first source have the same key, as in `hash.cuh`.
-const SAME_KEY_FIRST: u8 = 8;
+const SAME_KEY_FIRST: u32 = 1 << 8;
+/// A reason, and what the flag is if the table of the first source has no room for the rows that its joins repeat.
+pub(crate) const MANY_ROWS: &str = "joins repeat more rows than a table has room for";
+const MANY_ROWS_FIRST: u32 = 1 << 16;
 /// Alignment of what an image has.
 const ALIGNMENT: usize = 256;
 
@@ -315,12 +318,17 @@ impl Image {
         bytes: Vec<u8>,
         (took, compiled): (Duration, Duration),
     ) -> Result<Ran, Reason> {
-        match bytes[0] {
+        let flag = bytes.first_chunk().map_or(0, |it| u32::from_le_bytes(*it));
+        match flag {
             2 => Err(Reason::new(MANY_MATCHES)),
             3 => Err(Reason::new(FAR_APART)),
             4 => Err(Reason::new("keys of a join that collide in a hash table")),
+            it @ MANY_ROWS_FIRST.. => {
+                let source = (it - MANY_ROWS_FIRST) as usize;
+                Err(Reason::new(MANY_ROWS).of_source(source))
+            }
             it @ SAME_KEY_FIRST.. => {
-                let source = usize::from(it - SAME_KEY_FIRST);
+                let source = (it - SAME_KEY_FIRST) as usize;
                 Err(Reason::new(SAME_KEY).of_source(source))
             }
             _ => Ok(Ran {

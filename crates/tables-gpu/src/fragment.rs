@@ -24,6 +24,7 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
 use crate::constants::Subqueries;
+use crate::engine::{MANY_ROWS, SAME_KEY};
 use crate::floats::is_float;
 use crate::join::{Join, joined, of_all_pairs};
 use crate::limit::Limit;
@@ -33,6 +34,11 @@ use crate::packed::is_packable;
 use crate::reason::Reason;
 use crate::selection::Selection;
 use crate::slice::KeyColumn;
+
+/// By how much more room is made if the rows that joins repeat have none, and how much there is at most, for each row
+/// of the table.
+const SPREAD_STEP: u64 = 8;
+const SPREAD_MAX: u64 = 1 << 24;
 
 type Result<T> = std::result::Result<T, Reason>;
 pub(crate) type Exprs = Vec<Arc<dyn PhysicalExpr>>;
@@ -151,6 +157,8 @@ pub(crate) struct Rows {
     pub(crate) filters: Exprs,
     /// The joins. The keys of each have columns of the table and of joins before.
     pub(crate) joins: Vec<Join>,
+    /// How many rows for each of the table's have room if those after the joins are stored.
+    pub(crate) spread: u64,
 }
 
 /// An aggregate, over columns of the rows.
@@ -312,21 +320,25 @@ impl Fragment {
         Arc::clone(latest)
     }
 
-    /// Lets the join repeat rows that a run has found to have the same keys. Returns whether kernels can do so.
+    /// Lets the join repeat rows that a run has found to have the same keys, or store more of them. Returns whether
+    /// kernels can do so.
     pub(crate) fn repeat(self: &Arc<Fragment>, reason: &Reason) -> bool {
         let latest = self.latest();
         let mut next = Fragment::clone(&latest);
-        let mut joins = next.rows.joins.iter_mut();
-        let Some(join) = joins.find(|it| Some(it.rows.source) == reason.source()) else {
+        let join = reason.source().and_then(|source| next.rows.join_of(source));
+        let Some(join) = join else {
             return false;
         };
-        if join.may_repeat() {
+        if reason.is(MANY_ROWS) && join.rows.spread < SPREAD_MAX {
+            join.rows.spread *= SPREAD_STEP;
+        } else if reason.is(SAME_KEY) && join.may_repeat() {
             join.repeats = true;
-            latest.repeating.get_or_init(|| Arc::new(next));
-            return true;
+        } else {
+            // Another run may have been first.
+            return reason.is(SAME_KEY) && join.repeats;
         }
-        // Another run may have been first.
-        join.repeats
+        latest.repeating.get_or_init(|| Arc::new(next));
+        true
     }
 
     /// Returns whether the rows of a list have the order of their table.
@@ -364,6 +376,15 @@ fn columns<'a>(exprs: impl Iterator<Item = &'a Arc<dyn PhysicalExpr>>) -> BTreeS
 }
 
 impl Rows {
+    /// Returns the join with the rows of a source, among these and those of the other rows.
+    fn join_of(&mut self, source: usize) -> Option<&mut Join> {
+        let mut joins = self.joins.iter_mut();
+        joins.find_map(|join| match join.rows.source == source {
+            true => Some(join),
+            false => join.rows.join_of(source),
+        })
+    }
+
     /// Returns the number of columns of the table.
     pub(crate) fn width(&self) -> usize {
         self.origin.schema().fields().len()
@@ -563,6 +584,7 @@ pub(crate) fn of_plan(plan: &Arc<dyn ExecutionPlan>, reason: Reason) -> Rows {
         computed: Vec::new(),
         filters: Vec::new(),
         joins: Vec::new(),
+        spread: 1,
     }
 }
 
@@ -645,6 +667,7 @@ fn of_scan(scan: &FileScanConfig) -> Result<Rows> {
         columns,
         filters: Vec::new(),
         joins: Vec::new(),
+        spread: 1,
     })
 }
 

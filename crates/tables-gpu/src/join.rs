@@ -247,16 +247,11 @@ fn sides(join: &HashJoinExec) -> Result<(JoinKind, bool, Rows, Rows)> {
         _ => left.bytes() > right.bytes(),
     };
     let (kind, is_left) = kind_of(join, is_left_larger)?;
-    let (kept, mut other) = if is_left {
+    let (kept, other) = if is_left {
         (left, right)
     } else {
         (right, left)
     };
-    if other.joins.iter().any(|it| it.repeats) {
-        // How many rows there are is known when they are stored.
-        let plan = if is_left { join.right() } else { join.left() };
-        other = of_plan(plan, Reason::new("a join of rows that a join repeats"));
-    }
     Ok((kind, is_left, kept, other))
 }
 

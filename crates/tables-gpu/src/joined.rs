@@ -587,16 +587,21 @@ impl Code<'_, '_> {
             elements.ok_or_else(|| Reason::new("a join by keys of more than 62 bits"))?;
         let is_hashed = elements > elements_max;
         let index = self.index(keys, &dense)?;
+        let rows = self
+            .draft
+            .scanned
+            .rows
+            .saturating_mul(self.draft.rows.spread);
         self.draft.stored = Some(Stored {
             dense: dense.clone(),
             keys: None,
             key_column: None,
             own_column: None,
             elements: match is_hashed {
-                true => capacity(self.draft.scanned.rows)?,
+                true => capacity(rows)?,
                 false => elements,
             },
-            rows: self.draft.scanned.rows,
+            rows,
             is_hashed,
             index,
         });

@@ -288,18 +288,21 @@ impl<'a> Table<'a> {
             join.make(launch, of, marks_at)?;
         }
         let own = (self.slice, self.build.stored.own_column);
-        let kernel = KernelLaunch {
+        let kernels = (&self.build.kernel, &self.joins[..]);
+        let mut kernel = KernelLaunch {
             own_words: self.words.clone(),
             own_keys: self.keys,
             seen: self.seen,
             results_at: marks_at,
-            ..kernel(
-                launch,
-                of,
-                (&self.build.kernel, &self.joins),
-                (own, None, None),
-            )?
+            ..kernel(launch, of, kernels, (own, None, None))?
         };
+        if self.build.repeats {
+            // It tells how many rows have room.
+            kernel.own_slice = Slice {
+                first: 0,
+                count: self.build.stored.rows,
+            };
+        }
         launch.kernels.push(kernel);
         Ok(())
     }

@@ -47,6 +47,11 @@ impl Reason {
         }
     }
 
+    /// Returns whether this is the text.
+    pub(crate) fn is(&self, text: &str) -> bool {
+        self.text == text
+    }
+
     /// Returns the index of the source, if it is of the rows of a join.
     pub(crate) fn source(&self) -> Option<usize> {
         self.source

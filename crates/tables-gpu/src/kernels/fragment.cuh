@@ -1,15 +1,6 @@
 // The loop of a fragment over tiles of rows. `keeps` and `add` are generated from the plan.
 #pragma once
 
-// Returns whether a step looks up a join that repeats rows.
-constexpr bool is_repeating(u32 step) { return kStepJoin[step] < kJoins && kRepeats[kStepJoin[step]]; }
-
-constexpr bool has_repeating() {
-    for (u32 step = 0; step < kSteps; step++)
-        if (is_repeating(step)) return true;
-    return false;
-}
-
 // Matches after which a thread adds its own to those of all.
 constexpr u32 kMatchesCounted = 256;
 

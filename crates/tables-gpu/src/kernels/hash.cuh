@@ -4,9 +4,10 @@
 
 // Instead of the slot of a key.
 constexpr u32 kNoSlot = 0xFFFFFFFF;
-// What the flag tells; the greatest number stays. After the first, a launch is repeated with more room. To the last,
-// the index of the source is added.
-constexpr u32 kIsFull = 1, kHasManyMatches = 2, kIsFarApart = 3, kIsFullJoin = 4, kHasSameKey = 8;
+// What the flag tells; the greatest number stays. After the first, a launch is repeated with more room. To the last
+// two, the index of the source is added.
+constexpr u32 kIsFull = 1, kHasManyMatches = 2, kIsFarApart = 3, kIsFullJoin = 4, kHasSameKey = 1 << 8,
+              kHasManyRows = 1 << 16;
 // Slots that are tried for a key. A table in which these are taken by others is full.
 constexpr u32 kProbes = 256;
 

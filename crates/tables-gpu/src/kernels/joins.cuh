@@ -7,6 +7,15 @@
 #pragma once
 #include "hash.cuh"
 
+// Returns whether a step looks up a join that repeats rows.
+constexpr bool is_repeating(u32 step) { return kStepJoin[step] < kJoins && kRepeats[kStepJoin[step]]; }
+
+constexpr bool has_repeating() {
+    for (u32 step = 0; step < kSteps; step++)
+        if (is_repeating(step)) return true;
+    return false;
+}
+
 // The elements of a row in the tables of its joins.
 struct Joined {
     u32 word[kJoinWords > 0 ? kJoinWords : 1];
@@ -149,13 +158,17 @@ struct Table {
         if constexpr (kIsOwnHashed) {
             index = put_key(f.own_keys, f.own_key_bits, index);
             if (index == kNoSlot) {
-                atomicMax(f.flag, kIsFullJoin);
+                atomicMax(f.flag, has_repeating() ? kHasManyRows + kSource : kIsFullJoin);
                 return;
             }
         }
         if constexpr (kOwnRepeats) {
             u32* places = reinterpret_cast<u32*>(f.own_words[kOwnWords - 1]);
             const u32 place = atomicAdd(places, 1u);
+            if (has_repeating() && place >= f.own_count) {
+                atomicMax(f.flag, kHasManyRows + kSource);
+                return;
+            }
             reinterpret_cast<u32*>(f.own_words[kOwnWords - 2])[place] = atomicExch(places + 1 + index, place + 1);
             write<0>(f, place, words);
             return;

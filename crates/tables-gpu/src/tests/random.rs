@@ -83,6 +83,11 @@ const JOINS: &[(&str, &[&str], &[&str])] = &[
         &["v", "coalesce(v, 0)"],
     ),
     (
+        "JOIN (SELECT one.k, one.v, other.v AS w FROM m AS one JOIN m AS other ON one.k = other.k) AS n ON a = n.k",
+        &["n.v > 3", "w < b", "n.v <> w", "n.k < 5"],
+        &["w", "n.v + w"],
+    ),
+    (
         "FULL JOIN d ON a = d.k",
         &[
             "label IS NULL",

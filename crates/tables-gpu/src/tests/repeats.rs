@@ -28,6 +28,21 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT d.k, count(coalesce(b, 1)), sum(CASE WHEN b IS NULL THEN 1 ELSE 2 END) FROM d LEFT JOIN t ON d.k = t.a
         GROUP BY d.k",
     "SELECT d.k, count(*), max(b) FROM d LEFT JOIN t ON d.k = t.a GROUP BY d.k",
+    // Other rows that are repeated themselves.
+    "SELECT count(*), sum(b), sum(w) FROM t JOIN (SELECT one.k, one.v, other.v AS w FROM m AS one JOIN m AS other ON one.k = other.k) AS n
+        ON a = n.k",
+    "SELECT flag, w, count(*), min(n.v) FROM t JOIN (SELECT one.k, one.v, other.v AS w FROM m AS one JOIN m AS other ON one.k = other.k
+        WHERE other.v > 2) AS n ON a = n.k WHERE b > 0 GROUP BY flag, w",
+    "SELECT n.w, count(*), count(n.v) FROM t LEFT JOIN (SELECT one.k, one.v, other.v AS w FROM m AS one JOIN m AS other ON one.k = other.k) AS n
+        ON a = n.k GROUP BY n.w",
+    "SELECT label, count(*), sum(w) FROM t JOIN (SELECT one.v AS u, one.k, other.k AS w FROM m AS one JOIN m AS other ON one.v = other.v) AS n
+        ON quantity = n.u JOIN d ON n.k = d.k GROUP BY label",
+    "SELECT count(*), sum(b) FROM t WHERE a IN (SELECT one.k FROM m AS one JOIN m AS other ON one.v = other.v WHERE other.k > 6)",
+    // In a hash table.
+    "SELECT count(*), sum(h.v), max(n.k) FROM h JOIN (SELECT x.far, one.k FROM h AS x JOIN m AS one ON x.v = one.v JOIN m AS other
+        ON one.k = other.k) AS n ON h.far = n.far",
+    "SELECT count(*), min(label), max(n.w) FROM t JOIN (SELECT one.k, x.w FROM m AS one JOIN (SELECT p.v, q.k AS w FROM m AS p JOIN m AS q
+        ON p.k = q.k) AS x ON one.v = x.v) AS n ON a = n.k JOIN d ON a = d.k WHERE quantity < 9",
     // The other rows are those of a plan.
     "SELECT flag, count(*), sum(n) FROM t JOIN (SELECT k, v, count(*) AS n FROM m GROUP BY k, v) AS g ON a = g.k GROUP BY flag",
     // Rows without an aggregate.
