@@ -289,9 +289,11 @@ impl Fixture {
                 .chain(joins::QUERIES),
         )
         .await;
+        if (2..10_000).contains(&sizes.0[0]) {
+            self.compare(repeats::QUERIES).await;
+        }
         if sizes.0[0] < 10_000 {
-            let of_several = repeats::QUERIES.iter().chain(unions::QUERIES);
-            self.compare(of_several).await;
+            self.compare(unions::QUERIES).await;
         }
         let is_large = sizes.0[0] > 2000;
         if is_large {
