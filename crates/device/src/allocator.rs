@@ -59,8 +59,8 @@ pub(crate) fn advise_huge_pages<T>(memory: &mut [T]) {
     let _ = memory;
 }
 
-/// Returns a vector of `count` values, in huge pages where the system has them. `threads` threads write them, of which
-/// the calling thread is one.
+/// Returns a vector of `count` values, in huge pages where the system has them. `threads` threads write them; one is
+/// the calling thread.
 ///
 /// # Panics
 /// If `value` panics, or the system refuses a thread.
@@ -87,7 +87,7 @@ pub fn vec_in_huge_pages<T: Send>(
         }
         write(own);
     });
-    // SAFETY: the vector has room for `count` values, and the parts, which are all of them, are written: the scope has
+    // SAFETY: the vector has room for `count` values, and all parts, which are the values, are written: the scope has
     // waited for its threads, and panics if one did.
     unsafe { values.set_len(count) };
     values

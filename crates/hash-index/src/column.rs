@@ -131,10 +131,10 @@ pub struct HostRows<'a> {
 }
 
 impl<'a> HostRows<'a> {
-    /// Returns some rows.
+    /// Returns a range of the rows.
     ///
     /// # Panics
-    /// If there are not as many, or the columns are not as [`HostRows::count`] says.
+    /// If the range ends behind the last row, or the columns are not as [`HostRows::count`] says.
     pub fn part(&self, width: Width, rows: Range<u64>) -> HostRows<'a> {
         let count = self.count(width);
         assert!(

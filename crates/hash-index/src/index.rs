@@ -299,8 +299,7 @@ impl IndexBuilder {
         })
     }
 
-    /// Queues a kernel that inserts rows, and returns at once. The rows of inserts that have finished are not kept any
-    /// longer.
+    /// Queues a kernel that inserts rows, and returns at once. Releases the rows of inserts that have finished.
     ///
     /// # Errors
     /// [`IndexError::TooManyRows`], before the device does anything; if the kernel does not compile or the device

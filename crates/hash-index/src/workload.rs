@@ -61,7 +61,7 @@ pub enum ProbeKeys {
         /// Thousandths of the rows that have a match, at most 1000.
         thousandths: u32,
     },
-    /// Keys of the build side by Zipf's distribution: the probability of the k-th most frequent key is in proportion
+    /// Keys of the build side by Zipf's distribution: the probability of the k-th most frequent key is proportional
     /// to `1 / k^exponent`. The frequent keys are spread over the build side. Only the host generates such rows.
     Zipf {
         /// Hundredths of the exponent; with 0, all keys are equally frequent.
@@ -74,7 +74,7 @@ pub enum ProbeKeys {
 pub struct Workload {
     /// Bytes of a key, and of a payload.
     pub width: Width,
-    /// Rows of the build side; at most 2^32 with keys of 4 bytes, and half of it if rows may have no match.
+    /// Rows of the build side; at most 2^32 with keys of 4 bytes, half as many if rows may have no match.
     pub build_rows: u64,
     /// Rows of the probe side; 0 if the build side has 0.
     pub probe_rows: u64,
@@ -97,7 +97,7 @@ impl Workload {
         (u64::BITS - largest.leading_zeros()).max(1)
     }
 
-    /// Returns the 32-bit number that the random number of a row is below if the row has a match.
+    /// Returns the limit of matches: a row has a match if its random number of 32 bits is below.
     pub(crate) fn match_limit(&self) -> u64 {
         match self.probe_keys {
             ProbeKeys::Uniform | ProbeKeys::Zipf { .. } => ALL_MATCH,
@@ -120,7 +120,7 @@ impl Workload {
         }
     }
 
-    /// Returns key and payload of a row, as `row`. `zipf` is the distribution that the function of this name returns.
+    /// Returns key and payload of a row, as [`Workload::row`] does. `zipf` is what [`Workload::zipf`] returns.
     fn row_by(&self, zipf: Option<&Zipf>, side: Side, row: u64) -> (u64, u64) {
         let (key, payload) = match side {
             Side::Build => {
@@ -244,7 +244,7 @@ impl Workload {
         let mut state = mixed(row ^ RANK_SEED);
         let rank = zipf.rank(|| {
             state = state.wrapping_add(SHUFFLE_FIRST);
-            // The upper 53 bits are a number from 0 to 1.
+            // The upper 53 bits, as a fraction from 0 to 1.
             (mixed(state) >> 11) as f64 / (1_u64 << 53) as f64
         });
         // Shuffled twice: the first rows of the build side, which are shuffled once, are not the frequent ones.

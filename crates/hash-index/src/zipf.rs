@@ -1,7 +1,7 @@
 //! Random numbers by Zipf's distribution.
 
-/// Zipf's distribution of ranks: the probability of the k-th is in proportion to `1 / k^exponent`, for k from 1 to a
-/// count.
+/// Zipf's distribution of ranks: the probability of the k-th rank is proportional to `1 / k^exponent`, for k from 1
+/// to a count.
 ///
 /// # Sources
 /// Rejection-inversion: Hörmann and Derflinger, *Rejection-inversion to generate variates from monotone discrete

@@ -64,9 +64,10 @@ kernel_arguments! {
         /// A bit for each element of this table: whether it has a row; 0 before. Not used if the join repeats rows.
         pub(crate) seen: DevicePointerMut<u32>,
         /// Set to 1 if a hash table of groups or a list is full, to 2 if joins have too many matches, to 3 if a
-        /// float is too small for its sum, to 4 if a hash table of a join is full, to 8 and the index of the source
-        /// if two rows have the same keys and only one may. 8 bytes behind it is the number of matches of joins that
-        /// repeat rows.
+        /// float is too small for its sum, to 4 if a hash table of a join is full. Set to 2^8 and the index of the
+        /// source if two rows have the same keys and only one may, and to 2^16 and this index if a table has no room
+        /// for the rows that its joins repeat. The host sets it to 1 if the query is cancelled. 8 bytes behind it is
+        /// the number of matches of joins that repeat rows.
         pub(crate) flag: DevicePointerMut<u32>,
         /// The keys of the joins whose tables are hash tables.
         pub(crate) keys: [DevicePointer<u64>; JOINS_MAX],
@@ -81,8 +82,8 @@ kernel_arguments! {
         /// The slice of the table of each join that is there, as `slice.rs` tells.
         pub(crate) slice_firsts: [u64; JOINS_MAX],
         pub(crate) slice_counts: [u64; JOINS_MAX],
-        /// The slice that the kernel fills of its own table or of the groups, or that it reads of the groups. Of a
-        /// table that repeats rows, `own_count` is how many of them have room.
+        /// The slice that the kernel fills of its own table or of the groups, or that it reads of the groups. For a
+        /// table in which several rows may have the same key, `own_count` is the number of rows that have room.
         pub(crate) own_first: u64,
         pub(crate) own_count: u64,
         /// Number of tiles of all chunks, or of all groups.

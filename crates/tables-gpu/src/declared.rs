@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_secs(300);
 /// Maximum number of declared columns of files.
 pub(crate) const DECLARED_MAX: usize = if cfg!(test) { 64 } else { COLUMNS_MAX / 4 };
 
-/// The reasons of fragments that are computed where the session brings their columns to the device.
+/// Reasons that do not apply to a session that waits until its columns are on the device.
 pub(crate) const SMALL: &str = "its files are small";
 const LEFT_TO_CPU: &str = "a table is declared with gpu = off";
 
@@ -333,9 +333,10 @@ impl Columns {
     }
 
     /// Checks that columns are worth their memory, unless they are declared, and that no table is left to the CPU.
+    /// Only for sessions that do not wait until their columns are on the device.
     ///
     /// # Errors
-    /// Why the CPU computes what reads them, if the session does not want the device.
+    /// Why the CPU computes what reads the columns.
     pub(crate) fn check_wanted(&self, reads: &[Read]) -> Result<(), Reason> {
         if self.are_left_to_cpu(reads) {
             return Err(Reason::new(LEFT_TO_CPU));

@@ -29,8 +29,9 @@ pub(crate) const SAME_KEY: &str = "several rows of a join have the same key";
 pub(crate) const MANY_MATCHES: &str = "joins with too many matches";
 /// What the flag of a kernel is if rows of the first source have the same key, as in `hash.cuh`.
 const SAME_KEY_FIRST: u32 = 1 << 8;
-/// A reason, and what the flag is if the table of the first source has no room for the rows that its joins repeat.
+/// The reason if the table of a source has no room for the rows that its joins repeat.
 pub(crate) const MANY_ROWS: &str = "joins repeat more rows than a table has room for";
+/// What the flag is then for the first source, as in `hash.cuh`.
 const MANY_ROWS_FIRST: u32 = 1 << 16;
 /// Alignment of what an image has.
 const ALIGNMENT: usize = 256;
@@ -139,7 +140,7 @@ pub(crate) struct KernelLaunch {
     pub(crate) are_groups_read: bool,
     /// Largest absolute value that a row adds to a total of 64 bits.
     pub(crate) addend_max: u128,
-    /// How many rows more than it reads joins may make of them in a block.
+    /// Maximum number of rows that joins add in a block to those that it reads.
     pub(crate) matches_max: u64,
     /// Index of the first byte of its results among those of all kernels.
     pub(crate) results_at: usize,

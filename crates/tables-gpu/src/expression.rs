@@ -114,8 +114,8 @@ impl<'k, 'a> Code<'k, 'a> {
         Ok(value)
     }
 
-    /// Declares the value of an expression that is not computed directly: that of a constant, or that of a condition by
-    /// a table over the values of its column.
+    /// Declares the value of an expression that is not computed directly: a constant, or a condition by a table over
+    /// the values of its column.
     fn by_table(&mut self, expr: &Arc<dyn PhysicalExpr>, reason: Reason) -> Result<Value> {
         if !expr.is::<Literal>()
             && is_constant(expr)

@@ -35,7 +35,7 @@ use crate::reason::Reason;
 use crate::selection::Selection;
 use crate::slice::KeyColumn;
 
-/// By how much more room is made if the rows that joins repeat have none, and how much there is at most, for each row
+/// Factor by which the room for rows that joins repeat grows if it is too small, and its maximum in rows for each row
 /// of the table.
 const SPREAD_STEP: u64 = 8;
 const SPREAD_MAX: u64 = 1 << 24;
@@ -68,7 +68,7 @@ impl Origin {
         };
         let columns = schema.fields().iter().enumerate();
         let kept = columns.filter(|(_, field)| is_packable(field.data_type()));
-        // Kernels do not read all floats and texts.
+        // Kernels cannot read some columns of floats and of texts.
         let narrowest = kept.min_by_key(|(_, field)| match field.data_type() {
             DataType::Boolean => (false, 0),
             other => (
@@ -157,7 +157,7 @@ pub(crate) struct Rows {
     pub(crate) filters: Exprs,
     /// The joins. The keys of each have columns of the table and of joins before.
     pub(crate) joins: Vec<Join>,
-    /// How many rows for each of the table's have room if those after the joins are stored.
+    /// Number of rows that have room, for each row of the table, if the rows after the joins are stored.
     pub(crate) spread: u64,
 }
 
@@ -376,7 +376,7 @@ fn columns<'a>(exprs: impl Iterator<Item = &'a Arc<dyn PhysicalExpr>>) -> BTreeS
 }
 
 impl Rows {
-    /// Returns the join with the rows of a source, among these and those of the other rows.
+    /// Returns the join whose other rows are those of a source. It may be a join of such other rows.
     fn join_of(&mut self, source: usize) -> Option<&mut Join> {
         let mut joins = self.joins.iter_mut();
         joins.find_map(|join| match join.rows.source == source {
@@ -460,7 +460,7 @@ impl Rows {
         let own = used.iter().filter(|column| !joined.contains(column));
         let mut own: Vec<usize> = own.copied().collect();
         if own.is_empty() {
-            // Columns tell how many rows there are.
+            // The number of rows comes from a column.
             own.extend(self.origin.narrowest());
         }
         sources.push(Arc::new(Source {

@@ -283,7 +283,7 @@ impl Engine for Gpu {
         };
         let submitted = memory.and_then(|memory| {
             let memory = Arc::new(memory);
-            dropped.flag = Some((Arc::clone(&memory), image.flag));
+            let flag = (Arc::clone(&memory), image.flag);
             let job = FragmentJob {
                 launch,
                 image,
@@ -293,7 +293,10 @@ impl Engine for Gpu {
                 compiled: Duration::ZERO,
                 running: None,
             };
-            self.device.submit(Box::new(job)).map_err(Reason::of)
+            let submitted = self.device.submit(Box::new(job));
+            submitted.map_err(Reason::of)?;
+            dropped.flag = Some(flag);
+            Ok(())
         });
         async move {
             submitted?;
@@ -306,8 +309,8 @@ impl Engine for Gpu {
     }
 }
 
-/// Sets the flag of kernels if the query that waits for them is cancelled. Those of joins that repeat rows, which may
-/// run for seconds, look at it.
+/// Sets the flag of kernels if the query that waits for them is cancelled. Kernels of joins that repeat rows may run
+/// for seconds, and end when they find the flag set.
 struct EndOnDrop {
     device: Arc<Device>,
     /// The memory of the kernels, and the index of the flag's first byte; `None` once they have replied.
@@ -327,7 +330,7 @@ impl Drop for EndOnDrop {
             // The queue is full, or the device is lost.
             let device = Arc::clone(&self.device);
             let set_later = move || device.submit_when_free(set_flag(memory, flag));
-            // Without a thread, the kernels run to their limit.
+            // If the system refuses the thread, the kernels run to their limit.
             let _ = thread::Builder::new()
                 .name("end kernels".to_owned())
                 .spawn(set_later);
@@ -421,11 +424,11 @@ struct Running {
     fills: Vec<Transfer<Fill, DeviceView<u8>>>,
 }
 
-/// The streams of all fragments on a device.
+/// The streams that all fragments on a device share.
 #[derive(Debug, Clone)]
 struct Streams {
     kernels: Stream,
-    /// Their arguments and results. A copy waits for no kernel of another fragment.
+    /// The stream of copies of arguments, results and flags, which wait for no kernel.
     copies: Stream,
 }
 

@@ -241,7 +241,7 @@ fn sides(join: &HashJoinExec) -> Result<(JoinKind, bool, Rows, Rows)> {
     let of_left = join.on().iter().map(|(left, _)| left);
     let of_right = join.on().iter().map(|(_, right)| right);
     let is_left_larger = match (may_repeat(&left, of_left)?, may_repeat(&right, of_right)?) {
-        // Of a key that all rows have, each side may have several.
+        // All rows have the key of a join of all pairs, so either side may have several of it.
         (true, false) if !is_of_all_pairs(join) => true,
         (false, true) if !is_of_all_pairs(join) => false,
         _ => left.bytes() > right.bytes(),
@@ -255,8 +255,8 @@ fn sides(join: &HashJoinExec) -> Result<(JoinKind, bool, Rows, Rows)> {
     Ok((kind, is_left, kept, other))
 }
 
-/// Returns an inner join by any condition, or by none, as one by a key that all rows have; `None` if it is another
-/// operator.
+/// Returns an inner join without an equality as a join of all pairs, by a key that all rows have. Its condition, if
+/// it has one, is a filter. Returns `None` if the plan is another operator.
 pub(crate) fn of_all_pairs(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<HashJoinExec>> {
     let (left, right, filter, projection) = if let Some(join) = plan.downcast_ref::<CrossJoinExec>()
     {

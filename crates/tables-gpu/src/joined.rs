@@ -34,12 +34,12 @@ const CACHED_BYTES: u64 = if cfg!(test) { 8 } else { 64 << 10 };
 /// Maximum number of elements of a table, for each row and for all.
 const ELEMENTS_OF_ROW_MAX: u64 = 64;
 const ELEMENTS_MAX: u64 = 1 << 32;
-/// Maximum number of matches of joins that repeat rows, for a kernel, and how often a thread may go to the next ones of
-/// its rows. The CPU computes what has more, as other queries wait for the kernel.
+/// Maximum number of matches of joins that repeat rows, for the kernels of a launch, and how often a thread may go to the next ones of
+/// its rows. The CPU computes what has more, as other queries wait for the kernels.
 pub(crate) const MATCHES_MAX: u64 = if cfg!(test) { 1 << 18 } else { 1 << 34 };
 pub(crate) const TURNS_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << 20 };
-/// The same for all devices. Those that the threads of a device have not counted are fewer.
-pub(crate) const MATCHES_BOUND: u64 = 1 << 36;
+/// The same for up to eight devices. Those that the threads of a device have not counted are fewer.
+pub(crate) const MATCHES_BOUND: u64 = 1 << 38;
 /// Number of slots of a hash table, a power of two.
 pub(crate) const SLOTS_MIN: u64 = 1 << 10;
 pub(crate) const SLOTS_MAX: u64 = 1 << 31;
@@ -419,11 +419,16 @@ impl Code<'_, '_> {
         })
     }
 
-    /// Checks that a join by a key that all rows have does not surely have too many matches.
+    /// Refuses a join of all pairs that surely has too many matches.
     fn check_pairs(&self, join: usize) -> Result<()> {
-        let (rows, others) = (self.draft.rows, &self.draft.rows.joins[join].rows);
-        let is_of_all_pairs = self.draft.rows.joins[join].keys.iter().all(is_constant);
-        if !is_of_all_pairs || !others.filters.is_empty() || !others.joins.is_empty() {
+        let (rows, of) = (self.draft.rows, &self.draft.rows.joins[join]);
+        let others = &of.rows;
+        let is_of_all_pairs = of.keys.iter().chain(&of.keys_of_rows).all(is_constant);
+        if of.kind != JoinKind::Inner
+            || !is_of_all_pairs
+            || !others.filters.is_empty()
+            || !others.joins.is_empty()
+        {
             return Ok(());
         }
         let joined = rows.joined();

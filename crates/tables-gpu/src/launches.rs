@@ -130,11 +130,11 @@ fn counts_of(builds: &[Build], of_first: &[usize], room: u64) -> Result<(Vec<u64
         if bytes <= room {
             return Ok((counts, bytes));
         }
-        if builds.iter().any(|it| it.repeats) {
+        if let Some(build) = builds.iter().find(|it| it.repeats) {
             let text = format!(
                 "the rows of a join that repeats need {bytes} bytes, and there is room for {room}"
             );
-            return Err(Reason::new(text));
+            return Err(Reason::new(text).of_source(build.kernel.of_source));
         }
         // Those that take most are divided further.
         let largest = (0..builds.len()).max_by_key(|index| of_firsts[*index]);
@@ -297,7 +297,7 @@ impl<'a> Table<'a> {
             ..kernel(launch, of, kernels, (own, None, None))?
         };
         if self.build.repeats {
-            // It tells how many rows have room.
+            // Its count is the number of rows that have room.
             kernel.own_slice = Slice {
                 first: 0,
                 count: self.build.stored.rows,

@@ -267,9 +267,9 @@ impl Compiled {
         })
     }
 
-    /// Returns how many rows more than it reads the joins of a kernel may make of them in a block.
+    /// Returns the maximum number of rows that the joins of a kernel add in a block to those that it reads.
     pub(crate) fn matches_max(&self) -> u64 {
-        // Loops of several joins may each have gone on once more.
+        // The loops of several joins may each take one more turn before they end.
         let of_thread = u64::from(ROWS_OF_THREAD * TURNS_MAX) + 2 * u64::from(ROWS_OF_THREAD) * 64;
         let of_block = u64::from(THREADS) * of_thread;
         // Threads may not have counted their last.

@@ -47,7 +47,7 @@ impl Reason {
         }
     }
 
-    /// Returns whether this is the text.
+    /// Returns whether the reason has this text.
     pub(crate) fn is(&self, text: &str) -> bool {
         self.text == text
     }

@@ -152,7 +152,8 @@ fn leaves_out(join: &Join, key: &Arc<dyn PhysicalExpr>) -> bool {
     let has_texts = of_rows
         .data_type(&join.rows.schema)
         .is_ok_and(|it| is_text(&it));
-    let may_fail = has_texts || join.rows.joins.iter().any(Join::is_unique);
+    let mut joins = join.rows.joins.iter();
+    let may_fail = has_texts || joins.any(|it| it.is_unique() || it.repeats);
     leaves_out && is_of_key && join.differ.is_none() && !join.rows.has_plan() && !may_fail
 }
 

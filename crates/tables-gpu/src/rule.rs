@@ -140,8 +140,8 @@ impl Fragments {
         has_sets.then(|| self.of_sets(aggregate, first, options))
     }
 
-    /// Returns the plan of an aggregate of rows that several plans return, whose groups are those of a device, or why
-    /// there is none; `None` if one plan returns them.
+    /// Returns the plan of an aggregate of a union, which merges states that a device computes, or the reason why the
+    /// CPU computes it. Returns `None` if the rows are not those of a union.
     fn with_union(
         &self,
         aggregate: &AggregateExec,
@@ -159,7 +159,7 @@ impl Fragments {
             });
             let parts = parts.collect::<std::result::Result<Vec<_>, Reason>>()?;
             if !options.loads {
-                // If the CPU computes all, it has one plan for them.
+                // The plan stays one if the CPU would compute all parts.
                 let wanted = parts
                     .iter()
                     .map(|(_, fragment)| self.0.check_wanted(&reads(fragment)?));
@@ -440,7 +440,7 @@ fn first_step(aggregate: &AggregateExec) -> std::result::Result<&AggregateExec, 
     first.ok_or_else(|| Reason::new("an aggregate of aggregates"))
 }
 
-/// Checks that an aggregate has no first step, or that it returns one partition, as its merged states do.
+/// Checks that an aggregate has a first step below it, or returns one partition, as its merged states do.
 fn check_alone(
     aggregate: &AggregateExec,
     first: &AggregateExec,

@@ -179,7 +179,8 @@ impl Build {
         }
         // Places are of 32 bits.
         if join.repeats && stored.rows >= u32::MAX.into() {
-            return Err(Reason::new("a join that repeats more than 2^32 rows"));
+            let reason = Reason::new("a join that repeats more than 2^32 rows");
+            return Err(reason.of_source(join.rows.source));
         }
         let common_word = draft.outs.iter().position(|it| it.is_common);
         let mut add = std::mem::take(&mut draft.store);

@@ -21,7 +21,7 @@ use crate::reason::Reason;
 type Plan = Arc<dyn ExecutionPlan>;
 type Result<T> = std::result::Result<T, Reason>;
 
-/// Returns plans that together return the rows of a plan; `None` if it is no union, and no full join.
+/// Returns plans that together return the rows of a union or a full join; `None` if the plan is neither.
 ///
 /// # Errors
 /// Why kernels do not compute them.
@@ -56,7 +56,7 @@ pub(crate) fn parts(plan: &Plan) -> Option<Result<Vec<Plan>>> {
 /// Returns the right join of the sides of a full join, and the rows of its left side without a match.
 fn parts_of_full(join: &HashJoinExec) -> Result<Vec<Plan>> {
     for side in [join.left(), join.right()] {
-        // Both parts read it, and a plan that ran twice could return other rows.
+        // Both parts read the side, and a plan that runs twice may return other rows.
         if rows(side)?.has_plan() {
             return Err(Reason::new("a full join with rows of a plan"));
         }
@@ -76,7 +76,7 @@ fn parts_of_full(join: &HashJoinExec) -> Result<Vec<Plan>> {
         .map_err(Reason::of)
     };
     let sides = [join.left(), join.right()].map(Arc::clone);
-    // The CPU may run both.
+    // The CPU may run both parts, so they share no state.
     let again = sides.clone().map(reset_plan_states);
     let [left, right] = again;
     let kept = join.projection.as_ref().map(|it| it.to_vec());

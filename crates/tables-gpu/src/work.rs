@@ -47,7 +47,7 @@ pub(crate) const RESULTS_BYTES_MAX: usize = 256 << 20;
 /// Maximum number of times that columns of a query make room for its tables and totals, after which it begins again.
 const DEMOTIONS_MAX: usize = 3;
 
-/// The reason of a fragment that is computed where the session brings its columns to the device.
+/// The reason if columns are missing on the device, for a session that does not wait for them.
 pub(crate) const NOT_THERE: &str = "its columns are not in device memory yet";
 
 /// Returns the files of each source of a fragment.

@@ -15,6 +15,8 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use futures_util::future::BoxFuture;
 
+use crate::error::{Code, SqlError};
+
 /// What a session chooses for parts of its plans on GPUs, by `forebay.gpu`, `forebay.compile` and `forebay.strict`. A
 /// rule of physical plans finds it among the extensions of the options.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -185,4 +187,11 @@ impl ExtensionOptions for GpuOptions {
     fn entries(&self) -> Vec<ConfigEntry> {
         Vec::new()
     }
+}
+
+/// Returns the error of what cannot be done without a GPU.
+pub(crate) fn no_gpu(what: &str) -> SqlError {
+    let message = format!("{what}: this process has no GPU");
+    let hint = "`forebay doctor` tells what is missing; `forebay sql` has none, `serve` has those of --devices";
+    SqlError::new(Code::ObjectNotInState, message).with_hint(hint)
 }

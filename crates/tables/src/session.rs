@@ -149,7 +149,8 @@ impl Inner {
 impl Session {
     pub(crate) fn new(tables: Arc<Tables>, user: &str) -> Session {
         let mut state = tables.shared().base().clone();
-        let variables = Arc::new(Mutex::new(Variables::default()));
+        let variables = Variables::new(tables.shared().has_gpu());
+        let variables = Arc::new(Mutex::new(variables));
         variables.lock().fix("session_authorization", user);
         if let Err(error) = functions::register_session(&mut state, user, &variables) {
             tracing::error!(%error, "functions of a session are missing");

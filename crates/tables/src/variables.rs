@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::error::{Code, Result, SqlError};
-use crate::gpu::GpuOptions;
+use crate::gpu::{GpuOptions, no_gpu};
 
 /// The release of PostgreSQL whose behaviour clients may expect.
 pub const POSTGRES_VERSION: &str = "15.8";
@@ -142,11 +142,21 @@ const VALUES_MAX: usize = 200;
 /// The settings of a session.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Variables {
-    /// Values that differ from the defaults, by their names in lower case. Names with a dot are the client's own.
+    /// Values that differ from the defaults, by their names in lower case. Names with a dot are the client's own, but
+    /// for those of Forebay.
     set: BTreeMap<String, String>,
+    has_gpu: bool,
 }
 
 impl Variables {
+    /// Returns the defaults. Without a GPU, no setting asks for one.
+    pub(crate) fn new(has_gpu: bool) -> Variables {
+        Variables {
+            set: BTreeMap::new(),
+            has_gpu,
+        }
+    }
+
     /// Returns a value.
     ///
     /// # Errors
@@ -177,13 +187,17 @@ impl Variables {
             return Err(SqlError::new(Code::LimitExceeded, message));
         }
         let definition = match find(&key) {
-            Err(_) if key.contains('.') => {
+            Err(_) if key.contains('.') && !key.starts_with("forebay.") => {
                 self.set.insert(key, value.to_owned());
                 return Ok(None);
             }
             found => found?,
         };
         let value = definition.kind.read(definition.name, value)?;
+        let asks = ["forebay.gpu", "forebay.strict"].contains(&definition.name) && value == "on";
+        if asks && !self.has_gpu {
+            return Err(no_gpu(&format!("{name} cannot be on")));
+        }
         self.set.insert(key, value.clone());
         Ok(definition.is_reported.then_some((definition.name, value)))
     }
@@ -447,6 +461,9 @@ mod tests {
             ("statement_timeout", "5 years", Code::InvalidParameterValue),
             ("timezone", "Vienna", Code::InvalidParameterValue),
             ("server_version", "9", Code::ObjectNotInState),
+            ("forebay.strickt", "on", Code::UndefinedObject),
+            ("forebay.strict", "true", Code::ObjectNotInState),
+            ("forebay.gpu", "on", Code::ObjectNotInState),
         ] {
             let error = variables.set(name, value).expect_err(name);
             assert_eq!(error.code, code, "{name}");

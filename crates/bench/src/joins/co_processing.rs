@@ -21,7 +21,7 @@ use super::size::Tuples;
 use super::{Join, SMOKE_BYTES, Session, Table};
 use crate::statistics::Summary;
 
-/// Begin of the names of cases.
+/// First part of the names of cases.
 const NAME: &str = "join-a-co-processing";
 
 /// Returns the name of a strategy in cases.
@@ -38,7 +38,7 @@ fn name(strategy: Strategy) -> &'static str {
 #[derive(Debug, Clone, Copy)]
 struct Timed {
     strategy: Strategy,
-    /// The build. That of the CPU alone includes allocating its table, which is part of a join beside GPUs, too.
+    /// The build. That of the CPU alone includes the allocation of its table, as in a join beside GPUs.
     build_s: f64,
     probe_s: f64,
 }
@@ -140,7 +140,7 @@ fn note_choice(
         cpu: cpu.rates(workload),
         gpu: Some(GpuRates {
             table,
-            // That of the ring of one GPU: the bus is about as fast in both directions.
+            // The rate of the ring of one GPU: the bus is about as fast in both directions.
             copy_bytes_per_s: table.probes_per_s / gpus as f64 * row_bytes,
         }),
     };

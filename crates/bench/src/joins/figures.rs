@@ -11,9 +11,9 @@ use super::{Join, Session, device, host, moved, start_gpu};
 
 /// Rows of the build side at scale 1: those of workload A.
 const BUILD_ROWS: u64 = 1 << 27;
-/// Rows of it in a smoke run.
+/// Rows of the build side in a smoke run.
 const SMOKE_ROWS: u64 = 1 << 10;
-/// Rows below which it is not scaled.
+/// Minimum rows of the build side at any scale.
 const BUILD_ROWS_MIN: u64 = 1 << 12;
 
 /// Device memory beside that of both sides and the table: totals, and the slots of the ring.
@@ -27,9 +27,10 @@ const USUAL_RATIO: u64 = 4;
 const EXPONENTS: [u32; 6] = [0, 50, 100, 125, 150, 175];
 /// Thousandths of the rows of the probe side that have a match.
 const SHARES: [u32; 5] = [0, 250, 500, 750, 1000];
-/// The build side that larger and larger probe sides meet is this many times smaller: its table lies in the caches.
+/// Factor by which the build side of the figure by the size of the probe side is smaller: its table lies in the
+/// caches.
 const IN_CACHES: u64 = 512;
-/// Parts of twice the usual build side that are the build sides by size.
+/// Divisors of twice the usual build side, for the figure by the size of the build side.
 const PARTS: [u64; 6] = [1024, 256, 64, 16, 4, 1];
 
 /// Measures all figures.

@@ -261,7 +261,7 @@ fn workload(args: &JoinsArgs, tuples: Tuples) -> Workload {
     }
 }
 
-/// Returns whether only sections are named that are measured alone.
+/// Returns whether one section is named, and it is measured alone.
 fn is_alone(args: &JoinsArgs) -> bool {
     args.only.len() == 1 && ALONE.iter().any(|section| args.only.contains(section))
 }

@@ -22,7 +22,7 @@ struct Figure {
     x: &'static str,
     x_axis: Axis,
     y: &'static str,
-    /// What numbers in cases are multiplied by to be whole.
+    /// Factor that makes the numbers in cases whole.
     factor: f64,
     /// A point of the paper: its label, place and value.
     paper: Option<(&'static str, u64, f64)>,
@@ -168,8 +168,7 @@ fn label(table: &str, record: &Record) -> String {
     format!("{table}: {}", record.device)
 }
 
-/// Returns the rate with each method, table and machine; the later one of the same case. Those of the paper follow if
-/// there are any.
+/// Returns the latest rate with each method, table and machine. If there are any, the rates of the paper follow.
 fn transfers(records: &[&Record]) -> Vec<Bar> {
     let mut bars: Vec<Bar> = Vec::new();
     for (method, table, record) in cases(records, "transfer", JOIN) {

@@ -1,4 +1,4 @@
-//! Copies of tables in host memory, whose slots lie there as on the device.
+//! Copies of a device's tables in host memory, with the slots as they are on the device.
 
 use std::marker::PhantomData;
 
@@ -21,8 +21,8 @@ impl HashIndex {
     /// If the device fails.
     ///
     /// # Panics
-    /// If the table is another one, the memory has another size than [`TableShape::slot_bytes`], or the table or the
-    /// stream is that of another device.
+    /// If the table is not one with linear probing, the memory has another size than [`TableShape::slot_bytes`], or
+    /// the table or the stream is that of another device.
     pub fn copy_async<M: Divisible>(
         &self,
         cuda: &Cuda,
@@ -62,7 +62,7 @@ impl<M: Divisible> CopyInFlight<M> {
     }
 }
 
-/// A copy of a device's table in host memory, which nothing changes.
+/// A copy of a device's table in host memory, for probes alone.
 #[derive(Debug)]
 pub struct HostCopy<M> {
     slots: Part<M>,

@@ -64,7 +64,7 @@ impl Slot for u32 {
     }
 }
 
-/// In which slots a key may be.
+/// The slots in which a key may be: the slot of its hash, and those that follow.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chains {
     slot_count: u64,
@@ -81,7 +81,7 @@ impl Chains {
         }
     }
 
-    /// Returns the first slot.
+    /// Returns the first slot in which a key may be.
     #[inline]
     pub(super) fn home(&self, key: u64) -> u64 {
         hash_of(key) >> self.shift

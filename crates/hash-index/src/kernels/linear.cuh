@@ -166,6 +166,6 @@ struct Linear<W, kIsInterleaved, kAllAreOwn>::Probe {
 // A table whose memory is interleaved over several GPUs.
 template <class W>
 using Interleaved = Linear<W, true>;
-// As above, for rows of which all are this GPU's own.
+// The same, for rows that are all this GPU's own.
 template <class W>
 using InterleavedOwn = Linear<W, true, true>;

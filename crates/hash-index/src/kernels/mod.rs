@@ -223,7 +223,8 @@ pub(crate) fn entry_of_interleaved(kernel: &str, width: Width) -> String {
     format!("{kernel}<Interleaved<{}>>", width.word())
 }
 
-/// Returns the name of a kernel for such tables that works on the rows whose search begins in the GPU's own memory.
+/// Returns the name of a kernel for interleaved tables that works only on rows whose search begins in the GPU's own
+/// memory.
 pub(crate) fn entry_of_own(kernel: &str, width: Width) -> String {
     format!("{kernel}_own<{}>", width.word())
 }

@@ -1,18 +1,18 @@
-// Rows of interleaved tables, of which a GPU works only on its own: those whose search begins in its own memory.
+// A GPU's own rows of a join with an interleaved table: those whose search begins in its own memory.
 #pragma once
 #include "linear.cuh"
 
 // The own rows that a warp has read and not worked on, in shared memory. The warp works on them when it has a vector
-// for each lane: so no lane is idle in accesses to the table. All lanes of the warp must call each function.
+// for each lane, so that no lane is idle in accesses to the table. All lanes of the warp must call each function.
 template <class Work>
 struct OwnRows {
     using Word = typename Work::Word;
-    // Number of rows that a lane reads, and works on, at once; and of those of a warp.
+    // Number of rows that a lane, and a warp, reads at once. They work on as many at once.
     static constexpr u32 kRows = Columns<Word>::kPerVector, kRowsOfWarp = kLanes * kRows;
-    // Fewer than kRowsOfWarp rows wait while the warp reads as many.
+    // Room for the rows that wait, fewer than kRowsOfWarp, and for those that the warp reads.
     static constexpr u32 kRoom = 2 * kRowsOfWarp;
 
-    // The table with its own slots.
+    // The table, which tells what slots are this GPU's own.
     const Interleaved<Word> table;
     Work& work;
     Word* keys;
@@ -77,8 +77,8 @@ struct OwnRows {
     }
 };
 
-// Calls `work` with the own rows of two columns, `index` being the table with its own slots. Every thread of the grid
-// must call this. Rows behind the last vector do not wait for others.
+// Calls `work` with this GPU's own rows of two columns; `index` is the table, which tells what slots are its own.
+// Every thread of the grid must call this. Rows behind the last vector do not wait for others.
 template <class Work>
 __device__ inline void each_own(const Rows& rows, const HashIndexRef& index, Work& work) {
     using Word = typename Work::Word;

@@ -134,8 +134,8 @@ fn sizes(width: Width) -> Vec<Case> {
     counts.into_iter().enumerate().map(case).collect()
 }
 
-/// Returns joins over GPUs, of tables that are interleaved over them: with more rows than warps work on at once, and
-/// with rows of which some GPUs have all, the last of 2 and of 4 GPUs, and the others none.
+/// Returns joins with tables that are interleaved over 2 or 4 GPUs. Some have more rows than warps work on at once.
+/// In others, all rows are the last GPU's own.
 pub(super) fn over_gpus() -> Vec<Case> {
     let mut cases = Vec::new();
     for width in WIDTHS {

@@ -110,9 +110,9 @@ impl Emulated {
         memory.bytes = fs::read(file.path()).expect("the memory");
     }
 
-    /// Joins both sides of a case on one GPU, or with a table that is interleaved over 2^n. With
-    /// [`InterleavedRows::All`], there must be one, which is given all rows. Columns begin `offset` bytes after an
-    /// address of whole vectors.
+    /// Joins both sides of a case on one GPU, or with a table that is interleaved over `gpus` GPUs, a power of two.
+    /// With [`InterleavedRows::All`], `gpus` must be 1, and this GPU works on all rows. Columns begin `offset` bytes
+    /// after an address of whole vectors.
     pub(super) fn join(
         &self,
         case: &Case,

@@ -29,8 +29,8 @@ fn on_host(case: &Case, threads: usize) -> Result<JoinTotals, IndexError> {
     rows(&probe)
 }
 
-/// Joins both sides of a case on the host, a few rows at a time, which two threads insert. A table with linear probing
-/// is probed in a copy, too.
+/// Joins both sides of a case on the host, a few rows at a time. Two threads insert. A table with linear probing is
+/// also probed in a copy.
 fn by_morsels(case: &Case) -> Result<JoinTotals, IndexError> {
     const ROWS: usize = 7;
     let width = case.shape.width();
@@ -192,8 +192,8 @@ fn kernels_emulated_on_the_cpu_agree_with_the_model() {
     }
 }
 
-/// Each GPU works on its own rows, of those of all: they are all rows, none, or some of those that a warp reads. Or
-/// one works on all rows that it is given.
+/// With own rows, each GPU reads all rows and works on its own: all, none, or some of those that a warp reads.
+/// Without, one GPU works on all rows.
 #[test]
 fn kernels_of_interleaved_tables_emulated_on_the_cpu_agree_with_the_model() {
     if !has_compiler() {
@@ -204,7 +204,7 @@ fn kernels_of_interleaved_tables_emulated_on_the_cpu_agree_with_the_model() {
     let cases = answered().into_iter().filter(is_by_slots);
     for (index, case) in cases.chain(over_gpus()).enumerate() {
         let (gpus, blocks) = ([2, 4][index % 2], [1, 2, 3][index % 3]);
-        // Of some columns no row is in a vector.
+        // At this offset, no row is in a vector.
         let offset = match index % 5 {
             0 => case.shape.width().bytes() as usize,
             _ => 0,

@@ -5,8 +5,8 @@ use forebay_hash_index::{TableShape, Workload};
 use super::Strategy;
 use crate::predict::TableRates;
 
-/// A strategy that uses more processors must take at most this fraction of the time: they share the memory of the
-/// host, which the prediction leaves out.
+/// Maximum time of a strategy with CPU and GPUs, as a fraction of the time of one processor alone. The processors
+/// share the bandwidth of host memory, which the prediction leaves out.
 const GAIN: f64 = 0.95;
 
 /// Rates of the GPUs with sides in pinned host memory.
@@ -37,8 +37,8 @@ struct Prober {
     rate: f64,
 }
 
-/// Returns the strategy with which a join by tables with linear probing is predicted to end first. A strategy with
-/// fewer processors is chosen over one that gains less than 5 %: the CPU alone, or the GPU alone.
+/// Returns the strategy with which a join by tables with linear probing is predicted to end first. The CPU alone or
+/// the GPUs alone are chosen over strategies with both that gain less than 5 %.
 pub fn choose(rates: &Rates, join: &Workload) -> Strategy {
     let mut best = (Strategy::Cpu, seconds(Strategy::Cpu, rates, join));
     if rates.gpu.is_none() {
@@ -90,8 +90,8 @@ fn alone_s(prober: Prober, rows: f64) -> f64 {
     prober.ready_s + time_s(rows, prober.rate)
 }
 
-/// Returns the time in which two processors probe with all rows, each from when its table is complete. Both end at
-/// once.
+/// Returns the time in which two processors probe with all rows. Each begins when its table is complete, and both end
+/// at the same time.
 fn together_s(one: Prober, other: Prober, rows: f64) -> f64 {
     let (first, second) = match one.ready_s <= other.ready_s {
         true => (one, other),

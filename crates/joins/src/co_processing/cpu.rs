@@ -20,7 +20,7 @@ pub(super) const MORSEL_ROWS: u64 = 1 << 15;
 pub(super) enum CpuTable {
     /// Its own, which it allocates.
     Own,
-    /// A copy of the table of this device, which arrives when that is complete.
+    /// A copy of the table of this device. The copy in flight arrives when that table is complete.
     Copied(Arc<Device>, Receiver<CopyInFlight<Spill>>),
 }
 
@@ -61,7 +61,7 @@ impl Cpu<'_> {
         match table {
             CpuTable::Own => self.with_own_table(),
             CpuTable::Copied(device, copies) => {
-                // Without a copy, no probe rows are left, or the GPU has failed, and the crew knows its error.
+                // There is no copy if no probe rows are left or the GPU has failed. The crew knows the GPU's error.
                 let Ok(copy) = copies.recv() else {
                     return Ok(CpuPart::default());
                 };
@@ -82,7 +82,7 @@ impl Cpu<'_> {
         let builder = HostBuilder::new(self.shape, self.threads);
         let allocate = began.elapsed();
         self.insert(&builder);
-        // If no probe rows are left, some build rows may be, too.
+        // Some build rows may not be inserted if no probe rows are left.
         if !self.crew.may_continue() || self.left.is_empty() {
             return Ok(CpuPart {
                 allocate,
@@ -100,7 +100,7 @@ impl Cpu<'_> {
         })
     }
 
-    /// Inserts all rows of the build side. Ends before if other processors take the last rows of the probe side.
+    /// Inserts all rows of the build side. Ends earlier if other processors take the last rows of the probe side.
     fn insert(&self, builder: &HostBuilder) {
         let width = self.shape.width();
         let to_insert = Morsels::new(self.build.count(width));

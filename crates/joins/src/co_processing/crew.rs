@@ -1,4 +1,4 @@
-//! The threads of a join. The first error or panic of one ends all.
+//! The threads of a join. The first error or panic of a thread ends all threads.
 
 use std::any::Any;
 use std::ops::Range;
@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 
 use crate::JoinError;
 
-/// Rows that processors take in turn.
+/// Rows that processors take from one cursor.
 #[derive(Debug)]
 pub(super) struct Morsels {
-    /// The first row that is not taken, or a later one after the last row.
+    /// Index of the first row that is not taken; the number of rows or more if all are taken.
     next: AtomicU64,
     rows: u64,
 }
@@ -101,7 +101,8 @@ impl<'a> Crew<'a> {
         None
     }
 
-    /// Starts a thread that does some work of the join. Without it, the join fails.
+    /// Starts a thread that does some work of the join. Returns `None` if the system refuses the thread, which ends
+    /// the join.
     pub(super) fn spawn<'scope, T: Send + 'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -133,7 +134,7 @@ impl<'a> Crew<'a> {
         })
     }
 
-    /// Returns the time when the first table was complete.
+    /// Returns the time when the first table was complete; now if none was.
     ///
     /// # Errors
     /// The first error of a thread.
@@ -186,7 +187,7 @@ mod tests {
         }
     }
 
-    /// All threads but the first run until the join ends.
+    /// Returns the error of a join of four threads: the first does `work`, the others run until the join ends.
     fn first_of_four(work: impl Fn() -> Result<(), JoinError> + Sync) -> JoinError {
         let stop = Stop::never();
         let (crew, threads) = (Crew::new(&stop), AtomicUsize::new(0));

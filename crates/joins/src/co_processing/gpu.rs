@@ -27,7 +27,7 @@ pub(super) struct Lane {
     shape: TableShape,
     /// The memory of the table.
     slots: DeviceView<u8>,
-    /// Memory of a batch each: the keys in the first half, the payloads in the second.
+    /// Memory for one batch each: the keys in the first half, the payloads in the second.
     buffers: Vec<DeviceView<u8>>,
     /// The stream of copies to the buffers.
     copies: Stream,
@@ -36,7 +36,7 @@ pub(super) struct Lane {
     downloads: Stream,
 }
 
-/// Where the CPU's copy of a table goes, and where the copy in flight is sent.
+/// The host memory of the CPU's copy of a table, and the channel to which the copy in flight is sent.
 pub(super) type CopyTo = (Part<Spill>, Sender<CopyInFlight<Spill>>);
 
 impl Lane {
@@ -113,8 +113,8 @@ pub(super) fn work(
     on_gpu(&lane.device, move |cuda| Ok(totals.read(cuda, &stream)?))
 }
 
-/// Builds a table from all rows; `None` if the join fails before, or other processors take the last rows that are
-/// left of the probe side.
+/// Builds a table from all rows. Returns `None` if the join fails, or other processors take the last rows of the
+/// probe side, before all rows are inserted.
 fn built(
     crew: &Crew<'_>,
     feeder: &mut Feeder<'_>,

@@ -2,9 +2,10 @@
 //!
 //! Every processor takes rows of the probe side from one queue, an atomic cursor: a thread of the CPU takes a small
 //! morsel, a GPU a batch that fills a buffer of its ring. Each probes a table in its own memory, because random reads
-//! over PCIe are slow. The slots of a table with linear probing are alike on the host and on a device, so the CPU may
-//! probe a copy of a GPU's table, which the DMA engine writes to pinned host memory while the GPU probes. A table is
-//! not copied the other way: it has at least twice as many bytes as the rows from which the GPU builds its own.
+//! over PCIe are slow. The slots of a table with linear probing have one layout on the host and on a device, so the
+//! CPU may probe a copy of a GPU's table. The DMA engine writes it to pinned host memory while the GPU probes. A
+//! table is not copied the other way: it has at least twice as many bytes as the rows from which the GPU builds its
+//! own.
 //!
 //! # Sources
 //! Lutz et al., SIGMOD 2020, section 6: morsels, and the strategy GPU + Het.
@@ -45,8 +46,8 @@ pub enum Strategy {
     /// The CPU and each GPU build their own tables at the same time, from the same rows. Each probes as soon as its
     /// table is complete, or leaves it incomplete if no probe rows are left.
     GpuAndCpu,
-    /// The GPUs build a table each, and probe. The table of the first is copied to host memory meanwhile; then the
-    /// CPU probes, too.
+    /// The GPUs build a table each, and probe. Meanwhile the table of the first GPU is copied to host memory, where
+    /// the CPU probes it.
     GpuBuilds,
 }
 
@@ -70,7 +71,7 @@ impl Strategy {
     }
 }
 
-/// What joins may use.
+/// Resources that joins may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoProcessingOptions {
     /// The table of each processor: one with linear probing.
@@ -78,8 +79,8 @@ pub struct CoProcessingOptions {
     /// The ring of each GPU, in device memory. A slot is a batch of rows: its keys in one half, its payloads in the
     /// other.
     pub ring: RingOptions,
-    /// Threads of the join. A thread for each GPU that joins waits for it and keeps a core busy. The others, at least
-    /// one, are those of the CPU.
+    /// Number of threads of a join. One thread for each GPU that joins feeds it and keeps a core busy. The others, at
+    /// least one, insert and probe on the CPU.
     pub threads: usize,
 }
 
@@ -91,9 +92,9 @@ pub struct CoProcessingReport {
     /// The time in which host memory for the CPU's table was allocated or pinned: before the join, or during it with
     /// [`Strategy::GpuAndCpu`].
     pub allocate: Duration,
-    /// The time from the begin of the join until the first table was complete.
+    /// The time from the beginning of the join until the first table was complete.
     pub build: Duration,
-    /// The time after that, in which slower processors still build their tables.
+    /// The time after that, in which slower processors may still build their tables.
     pub probe: Duration,
     /// Number of rows of the probe side that the CPU took.
     pub cpu_rows: u64,
@@ -188,8 +189,8 @@ impl CoProcessing {
         })
     }
 
-    /// Takes pinned memory for the table of the CPU if it is a copy. Returns where the first GPU copies its table, the
-    /// table, and what is left of the memory.
+    /// Takes pinned memory for the table of the CPU if it is a copy. Returns where the first GPU copies its table,
+    /// the table of the CPU, and what is left of the memory.
     fn cpu_table(&mut self, strategy: Strategy) -> Result<OfCpu, JoinError> {
         match strategy {
             Strategy::Gpu => Ok((None, None, None)),
@@ -303,7 +304,7 @@ impl Join<'_> {
         let ended = Instant::now();
         let mut totals = part.totals;
         found.into_iter().for_each(|it| totals.add(it));
-        // The CPU alone allocates its table before the join; beside GPUs, which do not wait for it, during the join.
+        // Without GPUs, the build begins after the allocation. GPUs do not wait for the allocation.
         let before = match gpus.lanes.is_empty() {
             true => part.allocate,
             false => Duration::ZERO,

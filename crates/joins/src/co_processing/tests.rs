@@ -136,7 +136,7 @@ fn the_cpu_ends_a_join_that_is_cancelled_or_whose_deadline_passes() {
     assert!(ended > 0);
 }
 
-/// Returns joins on a GPU, which is used as this many, with batches of 64 KiB.
+/// Returns joins on one GPU that takes the place of several (`lanes`), with batches of 64 KiB.
 fn on_gpu(device: &Arc<Device>, lanes: usize, shape: TableShape) -> CoProcessing {
     let options = CoProcessingOptions {
         shape,

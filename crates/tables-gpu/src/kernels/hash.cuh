@@ -4,8 +4,8 @@
 
 // Instead of the slot of a key.
 constexpr u32 kNoSlot = 0xFFFFFFFF;
-// What the flag tells; the greatest number stays. After the first, a launch is repeated with more room. To the last
-// two, the index of the source is added.
+// What the flag tells; the greatest number stays. After the first, a launch is repeated with more room. The index of
+// the source is added to the last two.
 constexpr u32 kIsFull = 1, kHasManyMatches = 2, kIsFarApart = 3, kIsFullJoin = 4, kHasSameKey = 1 << 8,
               kHasManyRows = 1 << 16;
 // Slots that are tried for a key. A table in which these are taken by others is full.

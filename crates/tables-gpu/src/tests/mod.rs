@@ -289,6 +289,7 @@ impl Fixture {
                 .chain(joins::QUERIES),
         )
         .await;
+        // They take long, and the kernels of one row are those of few.
         if (2..10_000).contains(&sizes.0[0]) {
             self.compare(repeats::QUERIES).await;
         }

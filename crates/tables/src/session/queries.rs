@@ -8,9 +8,9 @@ use datafusion::scalar::ScalarValue;
 use datafusion::sql::parser::Statement;
 use futures_util::FutureExt;
 
-use super::settings::no_gpu;
 use super::{Outcome, Prepared, Session};
 use crate::error::{Code, Result, SqlError};
+use crate::gpu::no_gpu;
 use crate::physical::kept_parameters;
 use crate::planned::{Key, Planned};
 use crate::rows::{Query, Rows, Running, physical_plan, polled};

@@ -25,27 +25,12 @@ impl Session {
         }
         match value {
             Some(value) => {
-                self.check_gpu(name, value)?;
                 let changed = self.variables.lock().set(name, value)?;
                 self.changed.extend(changed);
             }
             None => self.reset(Some(name))?,
         }
         self.apply()
-    }
-
-    /// Refuses settings that ask for a GPU, if there is none.
-    fn check_gpu(&self, name: &str, value: &str) -> Result<()> {
-        let is = |texts: &[&str], text: &str| texts.iter().any(|it| it.eq_ignore_ascii_case(text));
-        let asks = is(&["forebay.gpu", "forebay.strict"], name)
-            && is(&["on", "true", "yes", "1", "t", "y"], value);
-        match asks && !self.tables.shared().has_gpu() {
-            false => Ok(()),
-            true => {
-                let what = format!("{name} cannot be {value}");
-                Err(no_gpu(&what))
-            }
-        }
     }
 
     /// Sets a setting of DataFusion itself, for a user of this machine.
@@ -150,11 +135,4 @@ pub(super) fn show_columns(variable: Option<&Variable>) -> SchemaRef {
         Some(Variable(name)) => vec![text(name)],
         None => vec![text("name"), text("setting")],
     }))
-}
-
-/// Returns the error of what cannot be done without a GPU.
-pub(super) fn no_gpu(what: &str) -> SqlError {
-    let message = format!("{what}: this process has no GPU");
-    let hint = "`forebay doctor` tells what is missing; `forebay sql` has none, `serve` has those of --devices";
-    SqlError::new(Code::ObjectNotInState, message).with_hint(hint)
 }
