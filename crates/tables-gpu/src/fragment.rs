@@ -35,7 +35,7 @@ use crate::reason::Reason;
 use crate::selection::Selection;
 use crate::slice::KeyColumn;
 
-/// Factor by which the room for rows that joins repeat grows if it is too small, and its maximum in rows for each row
+/// How many times more room the rows that joins repeat get if it is too small, and its maximum in rows for each row
 /// of the table.
 const SPREAD_STEP: u64 = 8;
 const SPREAD_MAX: u64 = 1 << 24;

@@ -34,8 +34,8 @@ const CACHED_BYTES: u64 = if cfg!(test) { 8 } else { 64 << 10 };
 /// Maximum number of elements of a table, for each row and for all.
 const ELEMENTS_OF_ROW_MAX: u64 = 64;
 const ELEMENTS_MAX: u64 = 1 << 32;
-/// Maximum number of matches of joins that repeat rows, for the kernels of a launch, and how often a thread may go to the next ones of
-/// its rows. The CPU computes what has more, as other queries wait for the kernels.
+/// Maximum number of matches of joins that repeat rows, for the kernels of a launch, and how often a thread may go to
+/// the next ones of its rows. The CPU computes what has more, as other queries wait for the kernels.
 pub(crate) const MATCHES_MAX: u64 = if cfg!(test) { 1 << 18 } else { 1 << 34 };
 pub(crate) const TURNS_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << 20 };
 /// The same for up to eight devices. Those that the threads of a device have not counted are fewer.

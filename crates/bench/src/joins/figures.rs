@@ -27,7 +27,7 @@ const USUAL_RATIO: u64 = 4;
 const EXPONENTS: [u32; 6] = [0, 50, 100, 125, 150, 175];
 /// Thousandths of the rows of the probe side that have a match.
 const SHARES: [u32; 5] = [0, 250, 500, 750, 1000];
-/// Factor by which the build side of the figure by the size of the probe side is smaller: its table lies in the
+/// How many times smaller the build side of the figure by the size of the probe side is: its table lies in the
 /// caches.
 const IN_CACHES: u64 = 512;
 /// Divisors of twice the usual build side, for the figure by the size of the build side.
