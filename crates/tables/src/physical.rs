@@ -43,7 +43,8 @@ const ABOVE: [&str; 16] = [
     "SortExec(TopK)",
     "SortPreservingMergeExec",
 ];
-/// Returns rows before all its inputs have run. An aggregate above it reads them to the end.
+/// Returns rows before all its inputs have run. In one partition, an aggregate above it returns no row before them. In
+/// several, one of `DISTINCT ... LIMIT` may: such plans are not kept, as those with joins.
 const UNION: &str = "UnionExec";
 /// Runs scalar subqueries and then its first input, to whose expressions it gives their values.
 const SUBQUERIES: &str = "ScalarSubqueryExec";
@@ -189,7 +190,7 @@ fn has_subqueries(plan: &Arc<dyn ExecutionPlan>) -> bool {
 }
 
 fn joins(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let is_join = ![SUBQUERIES, UNION].contains(&plan.name()) && inputs(plan).count() > 1;
+    let is_join = plan.name() != SUBQUERIES && inputs(plan).count() > 1;
     is_join || inputs(plan).any(joins)
 }
 
