@@ -64,10 +64,10 @@ kernel_arguments! {
         /// A bit for each element of this table: whether it has a row; 0 before. Not used if the join repeats rows.
         pub(crate) seen: DevicePointerMut<u32>,
         /// Set to 1 if a hash table of groups or a list is full, to 2 if joins have too many matches, to 3 if a
-        /// float is too small for its sum, to 4 if a hash table of a join is full. Set to 2^8 and the index of the
-        /// source if two rows have the same keys and only one may, and to 2^16 and this index if a table has no room
-        /// for the rows that its joins repeat. The host sets it to 1 if the query is cancelled. 8 bytes behind it is
-        /// the number of matches of joins that repeat rows.
+        /// float is too small for its sum, to 4 if a hash table of a join is full, to 5 if two rows have the same
+        /// keys and only one may, to 6 if a table has no room for the rows that its joins repeat. The host sets it
+        /// to 1 if the query is cancelled. 8 bytes behind it is the number of matches of joins that repeat rows, 16
+        /// bytes behind it a bit for each source of which 5 tells, and 80 bytes behind it those of 6.
         pub(crate) flag: DevicePointerMut<u32>,
         /// The keys of the joins whose tables are hash tables.
         pub(crate) keys: [DevicePointer<u64>; JOINS_MAX],

@@ -11,7 +11,8 @@ use forebay_movement::Tier;
 use crate::arguments::Part;
 use crate::engine::Memory;
 use crate::from_disk::OnDisk;
-use crate::packed::{Packed, Texts};
+use crate::packed::Packed;
+use crate::texts::Texts;
 
 /// Rows of a column in memory of the engine.
 #[derive(Debug, Clone)]

@@ -15,8 +15,9 @@ use crate::column::Chunk;
 use crate::engine::Memory;
 use crate::floats::{BITS, EXPONENTS};
 use crate::gpu::words as words_of_bytes;
-use crate::packed::{CHUNK_ROWS, Texts, WIDTH_UNIT, words_of};
+use crate::packed::{CHUNK_ROWS, WIDTH_UNIT, words_of};
 use crate::reason::Reason;
+use crate::texts::Texts;
 
 /// The last bytes of a file. Another layout gets another text.
 const MAGIC: [u8; 8] = *b"FBCOLUM2";
@@ -156,7 +157,7 @@ impl Footer {
 
     /// Returns the texts of the dictionary.
     pub(crate) fn texts(&mut self) -> Texts {
-        Texts::of_all(std::mem::take(&mut self.texts))
+        Texts::of_all(std::mem::take(&mut self.texts).into_iter())
     }
 }
 

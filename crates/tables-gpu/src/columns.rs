@@ -27,10 +27,11 @@ use crate::engine::Engine;
 use crate::fragment::{Rows, Source};
 use crate::giving_way::{Freeing, Need};
 use crate::hopeless::Hopeless;
-use crate::packed::{Packed, Texts};
+use crate::packed::Packed;
 use crate::reason::Reason;
 use crate::scanned::{Facts, Scanned};
 use crate::search::Programs;
+use crate::texts::Texts;
 use crate::written::Written;
 
 /// Reads of a column after which it is brought to the device.
@@ -610,6 +611,7 @@ mod tests {
 
     use super::*;
     use crate::packed::Packer;
+    use crate::texts::Dictionary;
 
     fn key(name: &str) -> ColumnKey {
         ColumnKey {
@@ -629,11 +631,11 @@ mod tests {
 
     /// Returns a column with texts of these bytes.
     fn column(bytes: usize) -> State {
-        let texts = Mutex::<Texts>::default();
+        let texts = Mutex::<Dictionary>::default();
         let values: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(bytes)]));
         let pushed = Packer::default().push(&values, &texts);
         pushed.expect("few texts");
-        let column = Column::new(Vec::new(), Arc::new(texts.into_inner()));
+        let column = Column::new(Vec::new(), Arc::new(texts.into_inner().into_texts()));
         State::Here(Arc::new(column))
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::error::Result as DataFusionResult;
 use datafusion::logical_expr::Volatility;
 use datafusion::physical_expr::expressions::{Column, NotExpr};
 use datafusion::physical_expr::utils::collect_columns;
@@ -38,12 +39,17 @@ impl Fragment {
     pub(crate) fn without_column(&self, refused: &Refused) -> Result<Fragment> {
         let mut fragment = self.clone();
         let (rows, over) = fragment.parts_mut();
-        rows.compute(refused, over)?;
+        rows.replace(refused, over, &computed_of)?;
         let determined = fragment.determined();
         let is_refused = |source, column| (source, column) == (refused.source, refused.column);
         fragment.use_rows(&determined, &is_refused)?;
-        let source = &fragment.sources[refused.source];
-        match source.columns.contains(&refused.column) {
+        let is_read = |it: &Fragment| it.sources[refused.source].columns.contains(&refused.column);
+        if is_read(&fragment) {
+            let (rows, over) = fragment.parts_mut();
+            rows.replace(refused, over, &number_of_text)?;
+            fragment.number();
+        }
+        match is_read(&fragment) {
             true => Err(refused.reason.clone()),
             false => Ok(fragment),
         }
@@ -106,14 +112,19 @@ impl Rows {
         })
     }
 
-    /// Makes columns of what is computed of one that a device cannot keep, in all expressions over rows of its source.
-    /// `over` are those over these rows.
-    fn compute(&mut self, refused: &Refused, over: Vec<&mut Arc<dyn PhysicalExpr>>) -> Result<()> {
+    /// Makes columns of what is computed of one that a device cannot keep, as `replacement` tells, in all expressions
+    /// over rows of its source. `over` are those over these rows.
+    fn replace(
+        &mut self,
+        refused: &Refused,
+        over: Vec<&mut Arc<dyn PhysicalExpr>>,
+        replacement: &Replacement,
+    ) -> Result<()> {
         if self.source != refused.source {
             return self.joins.iter_mut().try_for_each(|join| {
                 let differ = join.differ.iter_mut().map(|(_, other)| other);
                 let over = join.keys_of_rows.iter_mut().chain(differ);
-                join.rows.compute(refused, over.collect())
+                join.rows.replace(refused, over.collect(), replacement)
             });
         }
         let mut schema = Arc::clone(&self.schema);
@@ -126,19 +137,13 @@ impl Rows {
         let own = self.filters.iter_mut().chain(&mut self.columns);
         for expr in own.chain(keys).chain(over) {
             let replaced = Arc::clone(expr).transform_down(|node| {
-                if !is_of(&node, refused.column) || !is_packable(&node.data_type(&schema)?) {
+                let Some((expr, is_not)) = replacement(&node, refused.column, &schema)? else {
                     return Ok(Transformed::no(node));
+                };
+                let mut column = computed_column(expr, (&mut schema, &mut computed))?;
+                if is_not {
+                    column = Arc::new(NotExpr::new(column));
                 }
-                if pattern::are_searches(&node) {
-                    // Each of these is a column.
-                    return Ok(Transformed::no(node));
-                }
-                if let Some(searched) = pattern::opposite_search(&node) {
-                    let column = computed_column(searched, (&mut schema, &mut computed))?;
-                    let not = Arc::new(NotExpr::new(column));
-                    return Ok(Transformed::new(not, true, TreeNodeRecursion::Jump));
-                }
-                let column = computed_column(node, (&mut schema, &mut computed))?;
                 Ok(Transformed::new(column, true, TreeNodeRecursion::Jump))
             });
             *expr = replaced.data().map_err(Reason::of)?;
@@ -189,6 +194,46 @@ impl Rows {
     }
 }
 
+/// Returns what is computed as a column in place of an expression, if it is of the column of this index, and whether
+/// the expression is the opposite of that.
+type Replacement = dyn Fn(
+    &Arc<dyn PhysicalExpr>,
+    usize,
+    &SchemaRef,
+) -> DataFusionResult<Option<(Arc<dyn PhysicalExpr>, bool)>>;
+
+/// Returns an expression that computes something of the column alone.
+fn computed_of(
+    expr: &Arc<dyn PhysicalExpr>,
+    column: usize,
+    schema: &SchemaRef,
+) -> DataFusionResult<Option<(Arc<dyn PhysicalExpr>, bool)>> {
+    let is_packed = is_of(expr, column) && is_packable(&expr.data_type(schema)?);
+    // Each of several searches is a column.
+    if !is_packed || pattern::are_searches(expr) {
+        return Ok(None);
+    }
+    Ok(Some(match pattern::opposite_search(expr) {
+        Some(searched) => (searched, true),
+        None => (Arc::clone(expr), false),
+    }))
+}
+
+/// Returns the column as the numbers of its texts, however many there are.
+fn number_of_text(
+    expr: &Arc<dyn PhysicalExpr>,
+    column: usize,
+    schema: &SchemaRef,
+) -> DataFusionResult<Option<(Arc<dyn PhysicalExpr>, bool)>> {
+    let is_column = column_of(expr) == Some(column) && is_text(&expr.data_type(schema)?);
+    Ok(is_column.then(|| {
+        (
+            Arc::new(Kept::new(Arc::clone(expr), Place::Dictionary)) as _,
+            false,
+        )
+    }))
+}
+
 /// Returns how many expressions have a column.
 fn uses<'e>(exprs: impl Iterator<Item = &'e Arc<dyn PhysicalExpr>>, column: usize) -> usize {
     let has = |expr: &&Arc<dyn PhysicalExpr>| {
@@ -202,7 +247,7 @@ fn uses<'e>(exprs: impl Iterator<Item = &'e Arc<dyn PhysicalExpr>>, column: usiz
 fn computed_column(
     expr: Arc<dyn PhysicalExpr>,
     (schema, computed): (&mut SchemaRef, &mut Exprs),
-) -> datafusion::error::Result<Arc<dyn PhysicalExpr>> {
+) -> DataFusionResult<Arc<dyn PhysicalExpr>> {
     let first = schema.fields().len() - computed.len();
     let known = computed.iter().position(|it| it == &expr);
     let index = known.unwrap_or(computed.len());

@@ -21,7 +21,8 @@ use sha2::{Digest, Sha256};
 use crate::column_file::{Place, UNFINISHED, Unusable, Writer};
 use crate::columns::ColumnKey;
 use crate::load::RANGE_BYTES;
-use crate::packed::{CHUNK_ROWS, Texts};
+use crate::packed::CHUNK_ROWS;
+use crate::texts::Texts;
 
 /// Version of what is packed: another if the same values give other numbers.
 const PACKING: u32 = 1;

@@ -18,6 +18,8 @@ use datafusion::error::Result;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr_common::binary_map::OutputType;
+use datafusion::physical_expr_common::binary_view_map::ArrowBytesViewMap;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
 use crate::expression::Code;
@@ -25,6 +27,7 @@ use crate::floats::is_float;
 use crate::packed::{array_of, decimals_of, is_text};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
+use crate::texts::TextsMax;
 use crate::value::Kind;
 
 /// Maximum number of values of a column for tables over them.
@@ -93,6 +96,29 @@ impl Domain {
         expr: &Arc<dyn PhysicalExpr>,
         scanned: &Scanned,
     ) -> std::result::Result<Domain, Reason> {
+        Domain::up_to(expr, scanned, ALL_VALUES_MAX)
+    }
+
+    /// Returns the domain of a key. If that is a column, nothing is computed of its values, and they may be many.
+    ///
+    /// # Errors
+    /// As [`Domain::of`].
+    pub(crate) fn of_key(
+        expr: &Arc<dyn PhysicalExpr>,
+        scanned: &Scanned,
+    ) -> std::result::Result<Domain, Reason> {
+        let texts_max = match expr.is::<Column>() {
+            true => TextsMax::MANY.count,
+            false => ALL_VALUES_MAX,
+        };
+        Domain::up_to(expr, scanned, texts_max)
+    }
+
+    fn up_to(
+        expr: &Arc<dyn PhysicalExpr>,
+        scanned: &Scanned,
+        texts_max: usize,
+    ) -> std::result::Result<Domain, Reason> {
         let columns = collect_columns(expr);
         let mut columns = columns.iter();
         let (Some(column), None) = (columns.next(), columns.next()) else {
@@ -108,7 +134,7 @@ impl Domain {
         let data_type = scanned.data_type(column);
         if is_text(&data_type) {
             let are_of_rows = scanned.texts_of_rows(column).is_some();
-            if are_of_rows || scanned.texts_count(column) > ALL_VALUES_MAX {
+            if are_of_rows || scanned.texts_count(column) > texts_max {
                 return Err(too_many(scanned, column));
             }
             let texts = scanned.texts(column).map(|texts| cast(&texts, &data_type));
@@ -309,6 +335,9 @@ fn numbered(arrays: &[ArrayRef]) -> Result<(Vec<Vec<u32>>, ArrayRef)> {
     let data_type = arrays
         .first()
         .map_or(DataType::Null, |it| it.data_type().clone());
+    if is_text(&data_type) {
+        return numbered_texts(arrays, &data_type);
+    }
     let converter = RowConverter::new(vec![SortField::new(data_type)])?;
     let mut known = HashMap::new();
     let mut numbers = Vec::new();
@@ -325,4 +354,21 @@ fn numbered(arrays: &[ArrayRef]) -> Result<(Vec<Vec<u32>>, ArrayRef)> {
     let values = converter.convert_rows(rows.iter().map(|(row, _)| row.row()))?;
     let values: Vec<&dyn Array> = values.iter().map(|it| it.as_ref() as &dyn Array).collect();
     Ok((numbers, concat(&values)?))
+}
+
+/// Numbers the different texts of arrays, as [`numbered`] does.
+fn numbered_texts(arrays: &[ArrayRef], data_type: &DataType) -> Result<(Vec<Vec<u32>>, ArrayRef)> {
+    let mut map = ArrowBytesViewMap::new(OutputType::Utf8View);
+    let (mut numbers, mut count) = (Vec::new(), 0);
+    for array in arrays {
+        let mut of_rows = Vec::with_capacity(array.len());
+        let next = |_: Option<&[u8]>| {
+            count += 1;
+            count - 1
+        };
+        let texts = cast(array, &DataType::Utf8View)?;
+        map.insert_if_new(&texts, next, |number| of_rows.push(number));
+        numbers.push(of_rows);
+    }
+    Ok((numbers, cast(&map.into_state(), data_type)?))
 }

@@ -17,22 +17,20 @@ use futures_util::future::BoxFuture;
 use crate::arguments::{CONSTANTS_MAX, Chunk, Fragment, Part};
 use crate::column::{Bytes, Column};
 use crate::program::ROWS_OF_THREAD;
-use crate::reason::Reason;
+use crate::reason::{Reason, Repeated};
 use crate::selection::GROUPS_OF_THREAD;
 use crate::slice::Slice;
 
 /// The reason for a sum with floats that are too small for it.
 pub(crate) const FAR_APART: &str = "a sum of floats that are far apart";
-/// The reason if rows of a join were repeated.
-pub(crate) const SAME_KEY: &str = "several rows of a join have the same key";
 /// The reason if joins repeat rows too often.
 pub(crate) const MANY_MATCHES: &str = "joins with too many matches";
-/// What the flag of a kernel is if rows of the first source have the same key, as in `hash.cuh`.
-const SAME_KEY_FIRST: u32 = 1 << 8;
-/// The reason if the table of a source has no room for the rows that its joins repeat.
-pub(crate) const MANY_ROWS: &str = "joins repeat more rows than a table has room for";
-/// What the flag is then for the first source, as in `hash.cuh`.
-const MANY_ROWS_FIRST: u32 = 1 << 16;
+/// Bytes behind the flag in which kernels mark sources, as in `hash.cuh`: those whose rows have the same key, and those
+/// whose tables have no room.
+const SAME_KEYS: Range<usize> = 16..80;
+const MANY_ROWS: Range<usize> = 80..144;
+/// Maximum number of sources of a fragment with joins that kernels mark.
+pub(crate) const SOURCES_MAX: usize = 8 * (SAME_KEYS.end - SAME_KEYS.start);
 /// Alignment of what an image has.
 const ALIGNMENT: usize = 256;
 
@@ -324,14 +322,10 @@ impl Image {
             2 => Err(Reason::new(MANY_MATCHES)),
             3 => Err(Reason::new(FAR_APART)),
             4 => Err(Reason::new("keys of a join that collide in a hash table")),
-            it @ MANY_ROWS_FIRST.. => {
-                let source = (it - MANY_ROWS_FIRST) as usize;
-                Err(Reason::new(MANY_ROWS).of_source(source))
-            }
-            it @ SAME_KEY_FIRST.. => {
-                let source = (it - SAME_KEY_FIRST) as usize;
-                Err(Reason::new(SAME_KEY).of_source(source))
-            }
+            5 | 6 => Err(Reason::of_joins(Repeated {
+                same_keys: marked(&bytes[SAME_KEYS]),
+                many_rows: marked(&bytes[MANY_ROWS]),
+            })),
             _ => Ok(Ran {
                 bytes,
                 took,
@@ -339,6 +333,12 @@ impl Image {
             }),
         }
     }
+}
+
+/// Returns the indexes of the bits that are set.
+fn marked(bytes: &[u8]) -> Vec<usize> {
+    let is_set = |index: &usize| bytes[index / 8] >> (index % 8) & 1 == 1;
+    (0..8 * bytes.len()).filter(is_set).collect()
 }
 
 /// Appends bytes to others. Returns the index of the first.

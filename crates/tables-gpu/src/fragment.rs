@@ -24,14 +24,13 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
 use crate::constants::Subqueries;
-use crate::engine::{MANY_ROWS, SAME_KEY};
 use crate::floats::is_float;
 use crate::join::{Join, joined, of_all_pairs};
 use crate::limit::Limit;
 use crate::on_cpu::OnCpuExec;
 use crate::operator::GpuFragmentExec;
 use crate::packed::is_packable;
-use crate::reason::Reason;
+use crate::reason::{Reason, Repeated};
 use crate::selection::Selection;
 use crate::slice::KeyColumn;
 
@@ -320,25 +319,30 @@ impl Fragment {
         Arc::clone(latest)
     }
 
-    /// Lets the join repeat rows that a run has found to have the same keys, or store more of them. Returns whether
-    /// kernels can do so.
-    pub(crate) fn repeat(self: &Arc<Fragment>, reason: &Reason) -> bool {
-        let latest = self.latest();
-        let mut next = Fragment::clone(&latest);
-        let join = reason.source().and_then(|source| next.rows.join_of(source));
-        let Some(join) = join else {
+    /// Lets the joins repeat rows that a run of this fragment has found to have the same keys, or store more of them.
+    /// Returns whether kernels can do so.
+    pub(crate) fn repeat(&self, reason: &Reason) -> bool {
+        let Some(next) = reason.repeated().and_then(|it| self.repeating(it)) else {
             return false;
         };
-        if reason.is(MANY_ROWS) && join.rows.spread < SPREAD_MAX {
-            join.rows.spread *= SPREAD_STEP;
-        } else if reason.is(SAME_KEY) && join.may_repeat() {
-            join.repeats = true;
-        } else {
-            // Another run may have been first.
-            return reason.is(SAME_KEY) && join.repeats;
-        }
-        latest.repeating.get_or_init(|| Arc::new(next));
+        // Another run may have been first.
+        self.repeating.get_or_init(|| Arc::new(next));
         true
+    }
+
+    /// Returns the fragment whose joins repeat rows of these sources; `None` if kernels cannot do so.
+    fn repeating(&self, repeated: &Repeated) -> Option<Fragment> {
+        let mut next = self.clone();
+        for source in &repeated.same_keys {
+            let join = next.rows.join_of(*source)?;
+            join.repeats = join.may_repeat().then_some(true)?;
+        }
+        for source in &repeated.many_rows {
+            let rows = &mut next.rows.join_of(*source)?.rows;
+            rows.spread = (rows.spread < SPREAD_MAX).then_some(rows.spread * SPREAD_STEP)?;
+        }
+        let is_any = !repeated.same_keys.is_empty() || !repeated.many_rows.is_empty();
+        is_any.then_some(next)
     }
 
     /// Returns whether the rows of a list have the order of their table.

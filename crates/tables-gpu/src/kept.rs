@@ -1,4 +1,4 @@
-//! Columns of texts with many values: kept as texts, not as the numbers of texts.
+//! Columns of texts with many values, of which queries need not all.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -17,6 +17,8 @@ pub(crate) enum Place {
     Host,
     /// Searches read the texts, in memory of the engine.
     Engine,
+    /// Kernels read the numbers of the texts, as of a column with few different ones. Nothing is computed of each text.
+    Dictionary,
 }
 
 /// The texts of a column.

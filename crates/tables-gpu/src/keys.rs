@@ -168,7 +168,7 @@ impl Code<'_, '_> {
             let number = self.declare(Kind::Small, "0");
             return Ok((number, Values::Array(value.map_err(Reason::of)?)));
         }
-        let domain = Domain::of(expr, self.draft.scanned)?;
+        let domain = Domain::of_key(expr, self.draft.scanned)?;
         let (number, values) = match domain.of_column(expr) {
             Some(values) => (self.number_in(&domain)?, values),
             None => {

@@ -130,11 +130,11 @@ fn counts_of(builds: &[Build], of_first: &[usize], room: u64) -> Result<(Vec<u64
         if bytes <= room {
             return Ok((counts, bytes));
         }
-        if let Some(build) = builds.iter().find(|it| it.repeats) {
+        if builds.iter().any(|it| it.repeats) {
             let text = format!(
                 "the rows of a join that repeats need {bytes} bytes, and there is room for {room}"
             );
-            return Err(Reason::new(text).of_source(build.kernel.of_source));
+            return Err(Reason::new(text).of_repeated_rows());
         }
         // Those that take most are divided further.
         let largest = (0..builds.len()).max_by_key(|index| of_firsts[*index]);

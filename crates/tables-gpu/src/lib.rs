@@ -80,6 +80,7 @@ mod source;
 mod spread;
 #[cfg(test)]
 mod tests;
+mod texts;
 mod union;
 mod uses;
 mod value;

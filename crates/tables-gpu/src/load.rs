@@ -34,10 +34,11 @@ use crate::fragment::{Origin, Source};
 use crate::from_disk::{FromDisk, OnDisk, blocking};
 use crate::giving_way::Need;
 use crate::kept::{Kept, Place};
-use crate::packed::{CHUNK_ROWS, Packer, Packing, Texts};
+use crate::packed::{CHUNK_ROWS, Packer, Packing};
 use crate::placement::NO_ROOM;
 use crate::reason::Reason;
 use crate::source::Kernel;
+use crate::texts::{Dictionary, Texts, TextsMax};
 
 /// Bytes of a file that one task reads.
 pub(crate) const RANGE_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 32 << 20 };
@@ -51,13 +52,29 @@ const PLAN_ROWS_MAX: usize = 16 << 20;
 /// What the tasks that read a column of a file share.
 #[derive(Debug, Default)]
 struct OfColumn {
-    texts: Mutex<Texts>,
+    texts: Mutex<Dictionary>,
     packing: Packing,
     /// Bytes of the texts of rows.
     text_bytes: AtomicUsize,
 }
 
 impl OfColumn {
+    fn new(wanted: &Arc<dyn PhysicalExpr>) -> Arc<OfColumn> {
+        let max = match Kept::place_of(wanted) {
+            Some(Place::Dictionary) => TextsMax::MANY,
+            _ => TextsMax::FEW,
+        };
+        Arc::new(OfColumn {
+            texts: Mutex::new(Dictionary::new(max)),
+            ..OfColumn::default()
+        })
+    }
+
+    /// Returns the texts that have numbers.
+    fn take_texts(&self) -> Arc<Texts> {
+        Arc::new(std::mem::take(&mut *self.texts.lock()).into_texts())
+    }
+
     /// Counts the texts of rows.
     fn add_texts(&self, column: usize, bytes: usize) -> Result<(), Failed> {
         let before = self.text_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -214,7 +231,7 @@ pub(crate) async fn load_plan(
         }
     });
     let wanted: Vec<_> = source.columns.iter().map(|it| source.expr(*it)).collect();
-    let shared: Vec<_> = wanted.iter().map(|_| Arc::<OfColumn>::default()).collect();
+    let shared: Vec<_> = wanted.iter().map(OfColumn::new).collect();
     let need = Need::Query(began);
     let to = To::Engine(need);
     let to = (to, Stripes::default());
@@ -394,7 +411,7 @@ async fn of_file(
         .map_err(failed)?
         .build();
     let scan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(scan);
-    let shared: Vec<_> = wanted.iter().map(|_| Arc::<OfColumn>::default()).collect();
+    let shared: Vec<_> = wanted.iter().map(OfColumn::new).collect();
     let tasks = (0..ranges as usize).map(|range| {
         let (columns, scan) = (Arc::clone(columns), Arc::clone(&scan));
         let (shared, context) = (shared.clone(), Arc::clone(context));
@@ -457,7 +474,7 @@ async fn to_disk(
     }
     let mut written = Vec::new();
     for ((name, writer), of_column) in names.iter().zip(writers).zip(shared) {
-        let texts = Arc::new(std::mem::take(&mut *of_column.texts.lock()));
+        let texts = of_column.take_texts();
         let (here, of_file, name) = (Arc::clone(disk), Arc::clone(&texts), name.clone());
         let finished = blocking(move || {
             let places = here.finish(writer, &name, &of_file)?;
@@ -488,8 +505,8 @@ async fn of_chunks(
                 let texts = columns.texts(chunks);
                 texts.map_err(|reason| Failed::Texts(index, reason))?
             }
-            Some(Place::Host) | None => {
-                let texts = Arc::new(std::mem::take(&mut *of_column.texts.lock()));
+            _ => {
+                let texts = of_column.take_texts();
                 let column = columns.column(chunks, texts, need).await;
                 column.map_err(Failed::Load)?
             }
@@ -571,7 +588,7 @@ async fn stored(
                         grown.map_err(|it| Failed::Texts(index, Reason::of(it)))?;
                         until_stored += bytes;
                     }
-                    None => {
+                    Some(Place::Dictionary) | None => {
                         let pushed = packers[index].push(&values, &shared[index].texts);
                         pushed.map_err(cannot)?;
                     }
@@ -607,7 +624,7 @@ async fn store(
                 let chunk = columns.store_texts(texts, stripe, to.need()).await;
                 chunk.map_err(|reason| Failed::Texts(index, reason))?
             }
-            Some(Place::Host) | None => {
+            _ => {
                 let packed = packer.pack(&of_column.packing);
                 match to {
                     To::Engine(need) => columns.store(packed, stripe, need).await,

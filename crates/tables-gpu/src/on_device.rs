@@ -18,10 +18,11 @@ use crate::fragment::Fragment;
 use crate::giving_way::Need;
 use crate::groups::{Groups, Values};
 use crate::launches::InMemory;
-use crate::packed::{TILE_ROWS, Texts, is_number, is_text};
+use crate::packed::{TILE_ROWS, is_number, is_text};
 use crate::program::{Compiled, Output, Total};
 use crate::ranks::Selected;
 use crate::reason::Reason;
+use crate::texts::Texts;
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -295,13 +296,14 @@ fn of_value(
                 format!("{number} != {null}")
             });
             if is_text(data_type) {
-                let texts = cast(array, &DataType::Utf8).map_err(Reason::of)?;
+                let texts = cast(array, &DataType::Utf8View).map_err(Reason::of)?;
+                let texts = Texts::of(texts.as_string_view()).map_err(Reason::of)?;
                 return Ok(Code {
                     value: number,
                     valid,
                     min: 0,
                     max: (array.len() as i128 - 1).max(0),
-                    texts: Arc::new(Texts::of(texts.as_string())),
+                    texts: Arc::new(texts),
                 });
             }
             if !is_number(data_type) || matches!(data_type, DataType::Decimal128(..)) {

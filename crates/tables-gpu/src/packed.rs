@@ -1,11 +1,10 @@
 //! Columns as kernels read them: numbers of as few bits as the chunk needs, above a reference.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use datafusion::arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray, StringArray, StringViewArray,
+    Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray, StringArray,
 };
 use datafusion::arrow::compute::{cast, concat};
 use datafusion::arrow::datatypes::{
@@ -17,13 +16,10 @@ use datafusion::error::Result;
 use parking_lot::Mutex;
 
 use crate::floats::{self, encode, float_of, ordered};
+use crate::texts::{Dictionary, Seen, TextsMax};
 
 /// Maximum number of rows of a chunk.
 pub(crate) const CHUNK_ROWS: usize = 1 << 18;
-/// Maximum number of different texts of a column in a file.
-const TEXTS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
-/// Maximum bytes of these texts.
-const TEXT_BYTES_MAX: usize = 16 << 20;
 /// Maximum bytes of the texts of all rows of a chunk.
 const TEXT_BYTES_OF_CHUNK_MAX: usize = 256 << 20;
 /// Maximum bytes of a text that is searched on a device. The host would search longer ones.
@@ -44,8 +40,8 @@ pub(crate) enum Unpackable {
     Type(DataType),
     #[error("numbers of more than 64 bits")]
     Wide,
-    #[error("more than {TEXTS_MAX} different texts, or {} MiB of them", TEXT_BYTES_MAX >> 20)]
-    Texts,
+    #[error("more than {0}")]
+    Texts(TextsMax),
     #[error("more than {} MiB of texts in {CHUNK_ROWS} rows", TEXT_BYTES_OF_CHUNK_MAX >> 20)]
     LongTexts,
     #[error("a text of more than {SEARCHED_BYTES_MAX} bytes")]
@@ -85,84 +81,6 @@ pub(crate) fn is_text(data_type: &DataType) -> bool {
     )
 }
 
-/// The texts of a column in one file, in the order of their numbers.
-#[derive(Debug, Default)]
-pub(crate) struct Texts {
-    numbers: HashMap<Box<str>, i64>,
-    texts: Vec<Box<str>>,
-    bytes: usize,
-    /// A NULL and the texts behind it; made when a query asks for them.
-    array: OnceLock<StringViewArray>,
-}
-
-impl Texts {
-    fn number(&mut self, text: &str) -> Result<i64, Unpackable> {
-        if let Some(number) = self.numbers.get(text) {
-            return Ok(*number);
-        }
-        self.bytes += text.len();
-        if self.texts.len() == TEXTS_MAX || self.bytes > TEXT_BYTES_MAX {
-            return Err(Unpackable::Texts);
-        }
-        let number = self.texts.len() as i64;
-        self.numbers.insert(text.into(), number);
-        self.texts.push(text.into());
-        Ok(number)
-    }
-
-    /// Returns different texts with the numbers of their places. A NULL among them is the empty text.
-    pub(crate) fn of(texts: &StringArray) -> Texts {
-        let bytes = texts.value_data().len();
-        let texts = texts.iter().map(|text| text.unwrap_or_default().into());
-        Texts {
-            numbers: HashMap::new(),
-            texts: texts.collect(),
-            bytes,
-            array: OnceLock::new(),
-        }
-    }
-
-    /// Returns these different texts with the numbers of their places.
-    pub(crate) fn of_all(texts: Vec<String>) -> Texts {
-        Texts {
-            numbers: HashMap::new(),
-            bytes: texts.iter().map(String::len).sum(),
-            texts: texts.into_iter().map(Box::from).collect(),
-            array: OnceLock::new(),
-        }
-    }
-
-    /// Returns the texts in the order of their numbers.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &str> {
-        self.texts.iter().map(|text| &**text)
-    }
-
-    /// Returns the bytes of the texts.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Returns the number of texts.
-    pub(crate) fn count(&self) -> usize {
-        self.texts.len()
-    }
-
-    /// Returns about the bytes in host memory: each text twice with its number, and once in an array.
-    pub(crate) fn host_bytes(&self) -> usize {
-        3 * self.bytes + self.texts.len() * (2 * size_of::<(Box<str>, i64)>() + size_of::<u128>())
-    }
-
-    /// Returns a NULL and the texts behind it. All queries share one array: to make it of 100,000 texts takes
-    /// milliseconds.
-    pub(crate) fn array(&self) -> StringViewArray {
-        let array = self.array.get_or_init(|| {
-            let texts = self.texts.iter().map(|text| Some(&**text));
-            std::iter::once(None).chain(texts).collect()
-        });
-        array.clone()
-    }
-}
-
 /// The rows of one column that are packed next.
 #[derive(Debug, Default)]
 pub(crate) struct Packer {
@@ -171,8 +89,7 @@ pub(crate) struct Packer {
     has_nulls: bool,
     /// Whether the numbers are those of floats, and whether these have 32 bits.
     are_floats: Option<bool>,
-    /// The texts that this packer has seen, so that it seldom waits for the others of the file.
-    known: HashMap<Box<str>, i64>,
+    seen: Seen,
     /// The texts of the rows, whose numbers are those of the rows.
     of_rows: Vec<StringArray>,
 }
@@ -224,7 +141,7 @@ impl Packer {
     pub(crate) fn push(
         &mut self,
         values: &ArrayRef,
-        texts: &Mutex<Texts>,
+        texts: &Mutex<Dictionary>,
     ) -> Result<(), Unpackable> {
         let data_type = values.data_type();
         if is_text(data_type) {
@@ -302,29 +219,18 @@ impl Packer {
         }
     }
 
-    fn push_texts(&mut self, values: &ArrayRef, texts: &Mutex<Texts>) -> Result<(), Unpackable> {
+    fn push_texts(
+        &mut self,
+        values: &ArrayRef,
+        texts: &Mutex<Dictionary>,
+    ) -> Result<(), Unpackable> {
         let unpackable = |_| Unpackable::Type(values.data_type().clone());
         let views = cast(values, &DataType::Utf8View).map_err(unpackable)?;
-        let mut last: Option<(&str, i64)> = None;
-        for text in views.as_string_view() {
-            let number = match (text, last) {
-                (None, _) => None,
-                (Some(text), Some((known, number))) if text == known => Some(number),
-                (Some(text), _) => {
-                    let number = match self.known.get(text) {
-                        Some(number) => *number,
-                        None => {
-                            let number = texts.lock().number(text)?;
-                            self.known.insert(text.into(), number);
-                            number
-                        }
-                    };
-                    last = Some((text, number));
-                    Some(number)
-                }
-            };
-            self.push_one(number);
+        let mut seen = std::mem::take(&mut self.seen);
+        for number in seen.numbers(&views, texts)? {
+            self.push_one(number.map(i64::from));
         }
+        self.seen = seen;
         Ok(())
     }
 
@@ -584,7 +490,7 @@ mod tests {
 
     #[test]
     fn texts_have_the_numbers_of_their_first_rows() {
-        let texts = Mutex::new(Texts::default());
+        let texts = Mutex::new(Dictionary::default());
         let mut packer = Packer::default();
         let rows = [Some("b"), Some("a"), None, Some("b"), Some("")];
         let array: ArrayRef = Arc::new(StringArray::from(rows.to_vec()));
@@ -593,7 +499,8 @@ mod tests {
         let read: Vec<_> = (0..rows.len()).map(|row| read(&packed, row)).collect();
         assert_eq!(read, [Some(0), Some(1), None, Some(0), Some(2)]);
         let known: Vec<_> = texts
-            .lock()
+            .into_inner()
+            .into_texts()
             .array()
             .iter()
             .map(|it| it.map(str::to_owned))
@@ -607,9 +514,9 @@ mod tests {
         let push = |array: ArrayRef| Packer::default().push(&array, &Mutex::default());
         let wide = PrimitiveArray::<Decimal128Type>::from(vec![i128::from(i64::MAX) + 1]);
         assert_eq!(push(Arc::new(wide)), Err(Unpackable::Wide));
-        let many = (0..=TEXTS_MAX).map(|number| Some(number.to_string()));
+        let many = (0..=TextsMax::FEW.count).map(|number| Some(number.to_string()));
         let many: StringArray = many.collect();
-        assert_eq!(push(Arc::new(many)), Err(Unpackable::Texts));
+        assert_eq!(push(Arc::new(many)), Err(Unpackable::Texts(TextsMax::FEW)));
         let bytes = datafusion::arrow::array::BinaryArray::from(vec![&b"x"[..]]);
         assert_eq!(
             push(Arc::new(bytes)),

@@ -7,7 +7,16 @@ use std::fmt;
 pub(crate) struct Reason {
     text: String,
     missing: Option<Missing>,
-    source: Option<usize>,
+    repeated: Option<Repeated>,
+}
+
+/// The sources whose rows a run has found to repeat, by their indexes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Repeated {
+    /// Those of which several rows have the same key.
+    pub(crate) same_keys: Vec<usize>,
+    /// Those whose tables have no room for the rows that their joins repeat.
+    pub(crate) many_rows: Vec<usize>,
 }
 
 /// Bytes that a device had too few of when memory was to be allocated.
@@ -22,7 +31,7 @@ impl Reason {
         Reason {
             text: text.into(),
             missing: None,
-            source: None,
+            repeated: None,
         }
     }
 
@@ -39,22 +48,29 @@ impl Reason {
         }
     }
 
-    /// Returns the same reason of the rows of a join, from the index of their source.
-    pub(crate) fn of_source(self, source: usize) -> Reason {
+    /// Returns the reason that rows of joins are.
+    pub(crate) fn of_joins(repeated: Repeated) -> Reason {
+        let text = match repeated.many_rows.is_empty() {
+            true => "several rows of a join have the same key",
+            false => "joins repeat more rows than a table has room for",
+        };
         Reason {
-            source: Some(source),
+            repeated: Some(repeated),
+            ..Reason::new(text)
+        }
+    }
+
+    /// Returns the same reason as one that another run will have, too, since it is of rows that joins repeat.
+    pub(crate) fn of_repeated_rows(self) -> Reason {
+        Reason {
+            repeated: Some(Repeated::default()),
             ..self
         }
     }
 
-    /// Returns whether the reason has this text.
-    pub(crate) fn is(&self, text: &str) -> bool {
-        self.text == text
-    }
-
-    /// Returns the index of the source, if it is of the rows of a join.
-    pub(crate) fn source(&self) -> Option<usize> {
-        self.source
+    /// Returns the sources whose rows repeat, if that is the reason.
+    pub(crate) fn repeated(&self) -> Option<&Repeated> {
+        self.repeated.as_ref()
     }
 
     /// Returns the memory that could not be allocated, if that is the reason.

@@ -10,6 +10,7 @@ use crate::arguments::{Fragment as Arguments, JOIN_WORDS_MAX, OWN_WORDS_MAX};
 use crate::comments::{self, list};
 use crate::domain::Table;
 use crate::draft::Draft;
+use crate::engine::SOURCES_MAX;
 use crate::expression::Function;
 use crate::floats::is_float;
 use crate::groups::Place;
@@ -180,7 +181,10 @@ impl Build {
         // Places are of 32 bits.
         if join.repeats && stored.rows >= u32::MAX.into() {
             let reason = Reason::new("a join that repeats more than 2^32 rows");
-            return Err(reason.of_source(join.rows.source));
+            return Err(reason.of_repeated_rows());
+        }
+        if join.rows.source >= SOURCES_MAX {
+            return Err(Reason::new("joins of too many tables"));
         }
         let common_word = draft.outs.iter().position(|it| it.is_common);
         let mut add = std::mem::take(&mut draft.store);

@@ -138,7 +138,7 @@ impl Work {
             Err(reason) => {
                 self.columns.counts.add_on_cpu(&reason);
                 let of_data = [MANY_MATCHES, TOO_MANY_ROWS, FAR_APART].map(Reason::new);
-                if of_data.contains(&reason) || reason.source().is_some() {
+                if of_data.contains(&reason) || reason.repeated().is_some() {
                     self.columns.hopeless.add(self.number, &reason);
                 }
                 Outcome::Cpu(reason)
@@ -148,12 +148,12 @@ impl Work {
 
     async fn on_device(&self) -> Result<OnDevice> {
         for _ in 0..DEMOTIONS_MAX {
+            let tried = self.fragment.latest();
             let reason = match self.computed().await {
                 Ok(device) => return Ok(device),
                 Err(reason) => reason,
             };
-            // All its joins that repeat rows are found one by one.
-            if self.fragment.repeat(&reason) {
+            if tried.repeat(&reason) {
                 return Box::pin(self.on_device()).await;
             }
             let missing = reason.missing().ok_or_else(|| reason.clone())?;
@@ -201,9 +201,10 @@ impl Work {
     /// # Errors
     /// Why the device cannot compute the fragment.
     pub(crate) async fn columns(&self, wanted: &[usize]) -> Result<Staying> {
+        let tried = self.fragment.latest();
         match self.staying(wanted).await {
             // Rows take less memory of the device.
-            Err(reason) if reason.missing().is_some() || self.fragment.repeat(&reason) => {
+            Err(reason) if reason.missing().is_some() || tried.repeat(&reason) => {
                 tracing::debug!(%reason, "groups leave the device");
                 Ok(Staying::Rows(self.on_device().await?))
             }
@@ -254,8 +255,9 @@ impl Work {
     /// Why the device cannot compute the fragment.
     pub(crate) async fn kernels(&self) -> Result<String> {
         let mut figures = Figures::new(&self.context, self.columns.now());
+        let tried = self.fragment.latest();
         let ready = match self.ready(false, &mut figures).await {
-            Err(reason) if self.fragment.repeat(&reason) => {
+            Err(reason) if tried.repeat(&reason) => {
                 return Box::pin(self.kernels()).await;
             }
             ready => ready?,

@@ -148,6 +148,15 @@ struct Table {
         if ((load_relaxed(word) & bit) == 0) atomicOr(word, bit);
     }
 
+    // Sets the flag, and marks the source in the words from `first` behind it.
+    __device__ void mark_source(const Fragment& f, u32 flag, u32 first) {
+        u32* word = f.flag + first + kSource / 32;
+        constexpr u32 kBit = 1u << kSource % 32;
+        if (load_relaxed(word) & kBit) return;
+        atomicOr(word, kBit);
+        atomicMax(f.flag, flag);
+    }
+
     // Stores a row. An element of one bit is that of `seen`.
     __device__ void store(const Fragment& f, u64 index, bool is_wanted, const Words& words) {
         if (!is_wanted) return;
@@ -158,7 +167,8 @@ struct Table {
         if constexpr (kIsOwnHashed) {
             index = put_key(f.own_keys, f.own_key_bits, index);
             if (index == kNoSlot) {
-                atomicMax(f.flag, has_repeating() ? kHasManyRows + kSource : kIsFullJoin);
+                if (has_repeating()) mark_source(f, kHasManyRows, kManyRows);
+                else atomicMax(f.flag, kIsFullJoin);
                 return;
             }
         }
@@ -166,7 +176,7 @@ struct Table {
             u32* places = reinterpret_cast<u32*>(f.own_words[kOwnWords - 1]);
             const u32 place = atomicAdd(places, 1u);
             if (has_repeating() && place >= f.own_count) {
-                atomicMax(f.flag, kHasManyRows + kSource);
+                mark_source(f, kHasManyRows, kManyRows);
                 return;
             }
             reinterpret_cast<u32*>(f.own_words[kOwnWords - 2])[place] = atomicExch(places + 1 + index, place + 1);
@@ -175,7 +185,7 @@ struct Table {
         }
         const u32 bit = 1u << index % 32;
         const u32 before = atomicOr(f.seen + index / 32, bit);
-        if (kIsUnique && (before & bit)) atomicMax(f.flag, kHasSameKey + kSource);
+        if (kIsUnique && (before & bit)) mark_source(f, kHasSameKey, kSameKeys);
         write<0>(f, index, words);
     }
 };

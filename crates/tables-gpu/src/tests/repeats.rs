@@ -1,5 +1,7 @@
 //! Joins that repeat rows: several rows of both sides have the same keys.
 
+use std::sync::atomic::Ordering;
+
 use super::Fixture;
 use super::data::Sizes;
 use super::devices::explained;
@@ -50,6 +52,20 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT v, b FROM t JOIN m ON a = k ORDER BY v DESC, b LIMIT 11",
     "SELECT a, v FROM t LEFT JOIN m ON a = k WHERE quantity = 9 AND b > 0",
 ];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_run_finds_all_joins_that_repeat_rows() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = emulated::Emulated::new();
+    let fixture = Fixture::new(emulated::devices(&emulated, 1), Sizes(&[900])).await;
+    let query = "SELECT count(*), sum(one.v), max(other.v) FROM t JOIN m AS one ON a = one.k JOIN m AS other ON tiny = other.k
+        JOIN d ON name = label WHERE quantity < 20";
+    fixture.compare([query].iter()).await;
+    // One marks the joins, and the other computes the query.
+    assert_eq!(emulated.launches.load(Ordering::Relaxed), 2);
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_rows_are_counted() {

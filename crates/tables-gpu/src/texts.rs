@@ -1,0 +1,221 @@
+//! The different texts of a column in one file, and the numbers that rows have instead of them.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, StringViewArray, UInt32Array};
+use datafusion::arrow::compute::{concat, take};
+use datafusion::arrow::error::ArrowError;
+use datafusion::physical_expr_common::binary_map::OutputType;
+use datafusion::physical_expr_common::binary_view_map::ArrowBytesViewMap;
+use parking_lot::Mutex;
+
+use crate::packed::Unpackable;
+
+/// Instead of the number of a NULL.
+const NO_NUMBER: u32 = u32::MAX;
+
+/// The most texts that a dictionary may have, and their bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TextsMax {
+    pub(crate) count: usize,
+    pub(crate) bytes: usize,
+}
+
+impl TextsMax {
+    /// Of columns of which the CPU may compute expressions once for each text.
+    pub(crate) const FEW: TextsMax = TextsMax {
+        count: if cfg!(test) { 1 << 10 } else { 1 << 18 },
+        bytes: 16 << 20,
+    };
+    /// Of columns of which queries need only groups.
+    pub(crate) const MANY: TextsMax = TextsMax {
+        count: if cfg!(test) { 1 << 12 } else { 1 << 24 },
+        bytes: 512 << 20,
+    };
+}
+
+impl fmt::Display for TextsMax {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = self.bytes >> 20;
+        write!(f, "{} different texts, or {mib} MiB of them", self.count)
+    }
+}
+
+/// The different texts of a column in one file, in the order of their numbers.
+#[derive(Debug)]
+pub(crate) struct Texts {
+    /// A NULL and the texts behind it.
+    array: StringViewArray,
+    bytes: usize,
+}
+
+impl Default for Texts {
+    fn default() -> Texts {
+        Texts::behind_null(StringViewArray::new_null(1))
+    }
+}
+
+impl Texts {
+    fn behind_null(array: StringViewArray) -> Texts {
+        let lengths = array.views().iter().map(|view| *view as u32 as usize);
+        Texts {
+            bytes: lengths.sum(),
+            array,
+        }
+    }
+
+    /// Returns different texts with the numbers of their places. A NULL among them is the empty text.
+    ///
+    /// # Errors
+    /// If they have more bytes than an array.
+    pub(crate) fn of(texts: &StringViewArray) -> Result<Texts, ArrowError> {
+        if texts.null_count() > 0 {
+            let texts = texts.iter().map(Option::unwrap_or_default);
+            return Ok(Texts::of_all(texts));
+        }
+        // The bytes are not copied.
+        let all = concat(&[&StringViewArray::new_null(1), texts])?;
+        Ok(Texts::behind_null(all.as_string_view().clone()))
+    }
+
+    /// Returns these different texts with the numbers of their places.
+    pub(crate) fn of_all<T: AsRef<str>>(texts: impl Iterator<Item = T>) -> Texts {
+        let all = std::iter::once(None).chain(texts.map(Some));
+        Texts::behind_null(all.collect())
+    }
+
+    /// Returns the texts in the order of their numbers.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &str> {
+        self.array.iter().skip(1).flatten()
+    }
+
+    /// Returns the bytes of the texts.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the number of texts.
+    pub(crate) fn count(&self) -> usize {
+        self.array.len() - 1
+    }
+
+    /// Returns about the bytes in host memory.
+    pub(crate) fn host_bytes(&self) -> usize {
+        self.bytes + self.count() * size_of::<u128>()
+    }
+
+    /// Returns a NULL and the texts behind it.
+    pub(crate) fn array(&self) -> StringViewArray {
+        self.array.clone()
+    }
+}
+
+/// Numbers the different texts of a file while tasks pack its rows.
+#[derive(Debug)]
+pub(crate) struct Dictionary {
+    /// A NULL, then the texts with their numbers.
+    map: ArrowBytesViewMap<u32>,
+    count: usize,
+    bytes: usize,
+    max: TextsMax,
+}
+
+impl Default for Dictionary {
+    fn default() -> Dictionary {
+        Dictionary::new(TextsMax::FEW)
+    }
+}
+
+impl Dictionary {
+    pub(crate) fn new(max: TextsMax) -> Dictionary {
+        let mut map = ArrowBytesViewMap::new(OutputType::Utf8View);
+        let null: ArrayRef = Arc::new(StringViewArray::new_null(1));
+        map.insert_if_new(&null, |_| NO_NUMBER, |_| {});
+        Dictionary {
+            map,
+            count: 0,
+            bytes: 0,
+            max,
+        }
+    }
+
+    /// Returns the numbers of texts, none of which is NULL. One without a number gets the next.
+    ///
+    /// # Errors
+    /// If there are too many.
+    fn numbers(&mut self, texts: &ArrayRef) -> Result<Vec<u32>, Unpackable> {
+        let (mut count, mut bytes) = (self.count, self.bytes);
+        let mut numbers = Vec::with_capacity(texts.len());
+        let next = |text: Option<&[u8]>| {
+            bytes += text.map_or(0, <[u8]>::len);
+            count += 1;
+            count as u32 - 1
+        };
+        let push = |number| numbers.push(number);
+        self.map.insert_if_new(texts, next, push);
+        (self.count, self.bytes) = (count, bytes);
+        match count > self.max.count || bytes > self.max.bytes {
+            true => Err(Unpackable::Texts(self.max)),
+            false => Ok(numbers),
+        }
+    }
+
+    /// Returns all texts.
+    pub(crate) fn into_texts(self) -> Texts {
+        Texts::behind_null(self.map.into_state().as_string_view().clone())
+    }
+}
+
+/// The texts that a task has seen, so that it seldom waits for the others of the file.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// The texts, by their places among those of the task.
+    map: ArrowBytesViewMap<u32>,
+    /// Their numbers in the file.
+    numbers: Vec<u32>,
+}
+
+impl Default for Seen {
+    fn default() -> Seen {
+        Seen {
+            map: ArrowBytesViewMap::new(OutputType::Utf8View),
+            numbers: Vec::new(),
+        }
+    }
+}
+
+impl Seen {
+    /// Returns the numbers of texts of views; `None` of a NULL.
+    ///
+    /// # Errors
+    /// If the dictionary has no room for those that are new.
+    pub(crate) fn numbers(
+        &mut self,
+        texts: &ArrayRef,
+        dictionary: &Mutex<Dictionary>,
+    ) -> Result<impl Iterator<Item = Option<u32>> + use<'_>, Unpackable> {
+        let (mut firsts, mut places) = (Vec::new(), Vec::with_capacity(texts.len()));
+        let (row, known) = (Cell::new(0_u32), self.numbers.len());
+        let place = |text: Option<&[u8]>| match text {
+            Some(_) => {
+                firsts.push(row.get());
+                (known + firsts.len()) as u32 - 1
+            }
+            None => NO_NUMBER,
+        };
+        let push = |place| {
+            places.push(place);
+            row.set(row.get() + 1);
+        };
+        self.map.insert_if_new(texts, place, push);
+        if !firsts.is_empty() {
+            let new = take(texts, &UInt32Array::from(firsts), None);
+            let new = new.map_err(|_| Unpackable::Type(texts.data_type().clone()))?;
+            self.numbers.extend(dictionary.lock().numbers(&new)?);
+        }
+        let places = places.into_iter();
+        Ok(places.map(|place| self.numbers.get(place as usize).copied()))
+    }
+}
