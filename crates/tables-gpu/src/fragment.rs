@@ -331,7 +331,7 @@ impl Fragment {
         };
         if reason.is(MANY_ROWS) && join.rows.spread < SPREAD_MAX {
             join.rows.spread *= SPREAD_STEP;
-        } else if reason.is(SAME_KEY) && join.may_repeat() {
+        } else if reason.is(SAME_KEY) && join.is_unique() {
             join.repeats = true;
         } else {
             // Another run may have been first.
