@@ -335,7 +335,7 @@ impl Fragment {
         let mut next = self.clone();
         for source in &repeated.same_keys {
             let join = next.rows.join_of(*source)?;
-            join.repeats = join.may_repeat().then_some(true)?;
+            join.repeats = join.is_unique().then_some(true)?;
         }
         for source in &repeated.many_rows {
             let rows = &mut next.rows.join_of(*source)?.rows;

@@ -58,8 +58,8 @@ pub(crate) struct Join {
     pub(crate) is_null_aware: bool,
     /// Index of the first column of the other rows among those of the rows that are joined.
     pub(crate) first: usize,
-    /// Of inner joins, and of outer joins without a condition: whether several other rows may have the same keys.
-    /// Kernels check that those of other inner and outer joins have not.
+    /// Of inner and outer joins: whether several other rows may have the same keys. Kernels check that those of other
+    /// inner and outer joins have not.
     pub(crate) repeats: bool,
 }
 
@@ -67,11 +67,6 @@ impl Join {
     /// Returns whether there may be only one other row for the same keys.
     pub(crate) fn is_unique(&self) -> bool {
         matches!(self.kind, JoinKind::Inner | JoinKind::Outer) && !self.repeats
-    }
-
-    /// Returns whether kernels could join several other rows for the same keys.
-    pub(crate) fn may_repeat(&self) -> bool {
-        self.is_unique() && self.condition.is_none()
     }
 
     /// Returns the expressions over the rows that are joined.
@@ -163,27 +158,21 @@ fn differ(
 
 /// Prepares a join for other rows that a plan returns: leaves out groups that no row that is kept can have. Returns
 /// which rows the join keeps, and whether it repeats them.
-///
-/// # Errors
-/// Why kernels cannot compute the plan, if it may return several rows for a key and only one is allowed.
 fn with_plan(
     join: &HashJoinExec,
     kind: JoinKind,
     (kept, other): (&Rows, &mut Rows),
     (keys, keys_of_rows): (&Exprs, &Exprs),
-) -> Result<(JoinKind, bool)> {
+) -> (JoinKind, bool) {
     let width = other.width();
-    let Origin::Plan(plan, reason) = &mut other.origin else {
-        return Ok((kind, false));
+    let Origin::Plan(plan, _) = &mut other.origin else {
+        return (kind, false);
     };
     // Others are of joins of its rows.
     let columns = keys_of_rows.iter().flat_map(collect_columns);
     let are_of_plan = columns.map(|it| it.index()).all(|it| it < width);
     let is_unique = are_of_plan && is_unique(plan, keys_of_rows);
     let has_other = matches!(kind, JoinKind::Inner | JoinKind::Outer);
-    if kind == JoinKind::Outer && join.filter().is_some() && !is_unique {
-        return Err(reason.clone());
-    }
     // `NOT IN` also depends on groups that no row has.
     if are_of_plan
         && !join.null_aware
@@ -196,7 +185,7 @@ fn with_plan(
         JoinKind::Semi if is_unique && join.filter().is_some() => JoinKind::Inner,
         kind => kind,
     };
-    Ok((kind, has_other && !is_unique))
+    (kind, has_other && !is_unique)
 }
 
 /// Returns the rows of a side of a join. If kernels cannot compute it, it runs first, as a plan.
@@ -255,32 +244,30 @@ fn sides(join: &HashJoinExec) -> Result<(JoinKind, bool, Rows, Rows)> {
     Ok((kind, is_left, kept, other))
 }
 
-/// Returns an inner join without an equality as a join of all pairs, by a key that all rows have. Its condition, if
-/// it has one, is a filter. Returns `None` if the plan is another operator.
+/// Returns an inner, left or right join without an equality as a join of all pairs, by a key that all rows have. Its
+/// condition, if it has one, is the further condition. Returns `None` if the plan is another operator.
 pub(crate) fn of_all_pairs(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<HashJoinExec>> {
-    let (left, right, filter, projection) = if let Some(join) = plan.downcast_ref::<CrossJoinExec>()
-    {
-        (join.left(), join.right(), None, None)
-    } else {
-        let join = plan.downcast_ref::<NestedLoopJoinExec>()?;
-        let is_inner = *join.join_type() == JoinType::Inner && join.fetch().is_none();
-        let projection = join.projection().as_ref().map(|it| it.to_vec());
-        is_inner.then(|| {
-            (
-                join.left(),
-                join.right(),
-                join.filter().cloned(),
-                projection,
-            )
-        })?
-    };
+    let (sides, join_type, filter, projection) =
+        if let Some(join) = plan.downcast_ref::<CrossJoinExec>() {
+            ([join.left(), join.right()], JoinType::Inner, None, None)
+        } else {
+            let join = plan.downcast_ref::<NestedLoopJoinExec>()?;
+            let join_type = *join.join_type();
+            if !has_both_sides(join_type) || join.fetch().is_some() {
+                return None;
+            }
+            let projection = join.projection().as_ref().map(|it| it.to_vec());
+            let sides = [join.left(), join.right()];
+            (sides, join_type, join.filter().cloned(), projection)
+        };
+    let [left, right] = sides.map(Arc::clone);
     let key = || Arc::new(Literal::new(ScalarValue::Int32(Some(1)))) as Arc<dyn PhysicalExpr>;
     let join = HashJoinExec::try_new(
-        Arc::clone(left),
-        Arc::clone(right),
+        left,
+        right,
         vec![(key(), key())],
         filter,
-        &JoinType::Inner,
+        &join_type,
         projection,
         PartitionMode::CollectLeft,
         NullEquality::NullEqualsNothing,
@@ -289,10 +276,18 @@ pub(crate) fn of_all_pairs(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<HashJ
     Some(join.map_err(Reason::of))
 }
 
+/// Returns whether joins of a type return columns of both sides, and kernels compute them.
+fn has_both_sides(join_type: JoinType) -> bool {
+    matches!(
+        join_type,
+        JoinType::Inner | JoinType::Left | JoinType::Right
+    )
+}
+
 /// Returns whether a join is one that [`of_all_pairs`] returns.
 fn is_of_all_pairs(join: &HashJoinExec) -> bool {
     let mut keys = join.on().iter().flat_map(|(left, right)| [left, right]);
-    *join.join_type() == JoinType::Inner && keys.all(is_constant)
+    has_both_sides(*join.join_type()) && keys.all(is_constant)
 }
 
 /// Returns the rows of a join. Those of the side that is kept, or whose files are larger, are looked up among the
@@ -315,7 +310,7 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
     let has_other = matches!(kind, JoinKind::Inner | JoinKind::Outer);
     let is_mark = kind == JoinKind::Mark;
     let keys_of_both = (&keys, &keys_of_rows);
-    let (kind, mut repeats) = with_plan(join, kind, (&kept, &mut other), keys_of_both)?;
+    let (kind, mut repeats) = with_plan(join, kind, (&kept, &mut other), keys_of_both);
     repeats |= is_of_all_pairs(join) && matches!(other.origin, Origin::Files(_));
     let differ = match kind {
         JoinKind::Semi | JoinKind::Anti | JoinKind::Mark => differ(join, is_left, (&kept, &other))?,

@@ -403,6 +403,7 @@ impl Code<'_, '_> {
             None => found,
         };
         if let Some(condition) = &of.condition {
+            // If rows are repeated, the loop in `fragment.cuh` keeps one without a match once.
             let value = self.condition(condition)?;
             let holds = self.all(&[Some(&value.text), value.valid.as_ref()]);
             self.unmatch(join, &holds.unwrap_or(value.text));
@@ -424,7 +425,7 @@ impl Code<'_, '_> {
         let (rows, of) = (self.draft.rows, &self.draft.rows.joins[join]);
         let others = &of.rows;
         let is_of_all_pairs = of.keys.iter().chain(&of.keys_of_rows).all(is_constant);
-        if of.kind != JoinKind::Inner
+        if !matches!(of.kind, JoinKind::Inner | JoinKind::Outer)
             || !is_of_all_pairs
             || !others.filters.is_empty()
             || !others.joins.is_empty()

@@ -349,6 +349,15 @@ fn of_joins(draft: &Draft<'_>) -> Result<String> {
     Ok(text)
 }
 
+/// Returns the constants that tell which outer joins that repeat rows have a condition.
+fn conditions(draft: &Draft<'_>) -> String {
+    let joins = draft.rows.joins.iter().enumerate();
+    let with_condition = joins.filter(|(_, join)| join.repeats && join.condition.is_some());
+    let constants = with_condition
+        .map(|(join, _)| format!("template <> constexpr bool kHasCondition<{join}> = true;\n"));
+    constants.collect()
+}
+
 fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<String> {
     let uses = &draft.uses;
     let mut text = String::from("#include \"arguments.cuh\"\n");
@@ -393,6 +402,7 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
     text += &of_joins(draft)?;
     let includes = "#include \"columns.cuh\"\n#include \"totals.cuh\"\n#include \"joins.cuh\"\n";
     let _ = writeln!(text, "{includes}using Totals = TOTALS;");
+    text += &conditions(draft);
     text += &functions(steps, &ending.add, uses.columns.len() > CURSORS_MAX);
     Ok(text + "#include \"fragment.cuh\"\n")
 }

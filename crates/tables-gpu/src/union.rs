@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use datafusion::common::{JoinType, ScalarValue};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::{Column, Literal};
+use datafusion::physical_expr::expressions::{Column, IsNullExpr, Literal};
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::filter::FilterExec;
@@ -15,7 +15,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
-use crate::fragment::{is_moving, rows};
+use crate::fragment::{Exprs, is_moving, over_rows, rows};
 use crate::reason::Reason;
 
 type Plan = Arc<dyn ExecutionPlan>;
@@ -82,7 +82,10 @@ fn parts_of_full(join: &HashJoinExec) -> Result<Vec<Plan>> {
     let kept = join.projection.as_ref().map(|it| it.to_vec());
     let matched = of_type(sides, JoinType::Right, kept)?;
     let again = [left.map_err(Reason::of)?, right.map_err(Reason::of)?];
-    let unmatched = of_type(again, JoinType::LeftAnti, None)?;
+    let unmatched: Plan = match join.filter() {
+        None => Arc::new(of_type(again, JoinType::LeftAnti, None)?),
+        Some(_) => without_match(of_type(again, JoinType::Left, None)?)?,
+    };
     let of_left = join.left().schema().fields().len();
     let all = of_left + join.right().schema().fields().len();
     let kept = match &join.projection {
@@ -99,8 +102,22 @@ fn parts_of_full(join: &HashJoinExec) -> Result<Vec<Plan>> {
         Ok((column, field.name().clone()))
     });
     let columns = columns.collect::<Result<Vec<_>>>()?;
-    let unmatched = ProjectionExec::try_new(columns, Arc::new(unmatched)).map_err(Reason::of)?;
+    let unmatched = ProjectionExec::try_new(columns, unmatched).map_err(Reason::of)?;
     Ok(vec![Arc::new(matched), Arc::new(unmatched)])
+}
+
+/// Returns the rows of a left join without a match: in these, and no others, a key of the right side is NULL.
+fn without_match(join: HashJoinExec) -> Result<Plan> {
+    let of_left = join.left().schema().fields().len();
+    let right = join.right().schema();
+    let columns = right.fields().iter().enumerate();
+    let columns: Exprs = columns
+        .map(|(index, field)| Arc::new(Column::new(field.name(), of_left + index)) as _)
+        .collect();
+    let (_, key) = &join.on()[0];
+    let is_null = Arc::new(IsNullExpr::new(over_rows(key, &columns)?));
+    let unmatched = FilterExec::try_new(is_null, Arc::new(join)).map_err(Reason::of)?;
+    Ok(Arc::new(unmatched))
 }
 
 /// Returns the first step of an aggregate, for the rows of another plan.

@@ -46,6 +46,18 @@ __device__ inline u32 kept_by(const Fragment& f, Columns& columns, Joined (&join
     return kept & wanted;
 }
 
+// Returns which rows of this thread an outer join with a condition keeps in a turn: those with a match that meets it,
+// and those that have had none and have no more. `more` are the rows with more, and `matched` those that have had
+// one, to which this adds those of the turn.
+template <u32 kJoin>
+__device__ inline u32 matched_or_last(const Joined (&joined)[kRows], u32 more, u32& matched) {
+    u32 now = 0;
+#pragma unroll
+    for (u32 i = 0; i < kRows; i++) now |= static_cast<u32>(is_matched<kJoin>(joined[i])) << i;
+    matched |= now;
+    return now | ~(more | matched);
+}
+
 // Adds the rows of this thread that a step and those behind it keep, of those that the steps before kept. All rows are
 // tested before the first is added, so that the reads of several rows are in flight at once. To branch around rows that
 // no lane of the warp keeps took longer on an H200, also for query 6 of TPC-H.
@@ -63,13 +75,15 @@ __device__ inline void add_kept(
         constexpr u32 kJoin = kStepJoin[kStep];
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) joined[i].word[kPlaceWord<kJoin>] = 0;
+        u32 matched = 0;
         // Each time, the next match of each row that has one.
         for (u32 wanted = before; wanted != 0;) {
-            const u32 kept = kept_by<kStep>(f, columns, joined, wanted);
+            u32 kept = kept_by<kStep>(f, columns, joined, wanted);
             u32 more = 0;
 #pragma unroll
             for (u32 i = 0; i < kRows; i++) more |= static_cast<u32>(joined[i].word[kNextWord<kJoin>] != 0) << i;
             more &= wanted;
+            if constexpr (kHasCondition<kJoin>) kept &= matched_or_last<kJoin>(joined, more, matched);
             add_kept<kStep + 1>(f, columns, joined, kept, totals);
             wanted = may_go_on(f, columns, __popc(wanted)) ? more : 0;
         }

@@ -16,6 +16,9 @@ constexpr bool has_repeating() {
     return false;
 }
 
+// Whether an outer join that repeats rows has a condition. Kernels with such a join specialize it.
+template <u32 kJoin> constexpr bool kHasCondition = false;
+
 // The elements of a row in the tables of its joins.
 struct Joined {
     u32 word[kJoinWords > 0 ? kJoinWords : 1];

@@ -214,10 +214,6 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
         "different texts",
     ),
     (
-        "SELECT count(*) FROM t FULL JOIN d ON a = k AND odd > quantity",
-        "a join of type LeftAnti other than <>",
-    ),
-    (
         "SELECT count(*) FROM t JOIN d ON a = k JOIN c ON label = code",
         "text of another join",
     ),

@@ -83,6 +83,11 @@ const JOINS: &[(&str, &[&str], &[&str])] = &[
         &["v", "coalesce(v, 0)"],
     ),
     (
+        "LEFT JOIN m ON a = m.k AND quantity > v * 5",
+        &["v IS NULL", "coalesce(v, 7) > 5", "v < b"],
+        &["v", "coalesce(v, 0)"],
+    ),
+    (
         "JOIN (SELECT one.k, one.v, other.v AS w FROM m AS one JOIN m AS other ON one.k = other.k) AS n ON a = n.k",
         &["n.v > 3", "w < b", "n.v <> w", "n.k < 5"],
         &["w", "n.v + w"],
@@ -104,6 +109,11 @@ const JOINS: &[(&str, &[&str], &[&str])] = &[
     (
         "JOIN c ON b < n",
         &["n > 6", "code = 'x'", "n > a"],
+        &["code", "n"],
+    ),
+    (
+        "LEFT JOIN c ON b < n AND (ok OR n > 9)",
+        &["n IS NULL", "n < 9 OR ok", "code = 'x'"],
         &["code", "n"],
     ),
     (
