@@ -40,7 +40,8 @@ pub(crate) struct GpuFragmentExec {
     options: GpuOptions,
     /// Tells the plan of the CPU from others.
     number: u64,
-    /// Whether the plan was kept: then the input may not run, and the query is planned again instead.
+    /// Whether the input may not run: the plan was kept, and the query is planned again instead, or the CPU has a
+    /// better plan.
     is_kept: bool,
     /// Whether the plans have run.
     have_plans_run: Arc<AtomicBool>,
@@ -176,6 +177,14 @@ impl GpuFragmentExec {
         None
     }
 
+    /// Returns why the device did not compute the fragment; `None` if it did, or nothing ran.
+    pub(crate) fn reason(&self) -> Option<&Reason> {
+        match self.outcome.get()? {
+            Outcome::Cpu(reason) => Some(reason),
+            Outcome::Device(_) => None,
+        }
+    }
+
     /// Returns the name of the device.
     pub(crate) fn device(&self) -> String {
         self.columns.device_names()
@@ -224,7 +233,7 @@ pub(crate) fn number_of(plan: &Arc<dyn ExecutionPlan>) -> u64 {
 
 /// Returns a plan that is kept; `None` if the CPU reads tables for it. The dynamic filters of its scans would be those
 /// of an earlier run.
-fn kept(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+pub(crate) fn kept(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     if let Some(operator) = plan.downcast_ref::<GpuFragmentExec>() {
         return Some(Arc::new(operator.kept()?));
     }

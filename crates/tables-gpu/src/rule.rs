@@ -31,10 +31,11 @@ use forebay_tables::{GpuColumns, GpuFigures, GpuOptions, GpuRule, TableName};
 use futures_util::future::BoxFuture;
 
 use crate::above;
+use crate::alternatives::AlternativesExec;
 use crate::columns::Columns;
 use crate::constants;
 use crate::explain;
-use crate::fragment::{Fragment, Origin, Source, is_limited, is_moving};
+use crate::fragment::{Fragment, Origin, Source, is_limited, is_moving, rows};
 use crate::on_cpu::OnCpuExec;
 use crate::operator::{GpuFragmentExec, number_of};
 use crate::outer::OuterJoin;
@@ -43,7 +44,7 @@ use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::scanned::Scanned;
 use crate::work::reads;
-use crate::{sets, union};
+use crate::{distinct, sets, union};
 
 /// Puts an operator of a device above each aggregate that the device can compute, and above joins and conditions whose
 /// rows no aggregate reads.
@@ -69,9 +70,12 @@ impl PhysicalOptimizerRule for Fragments {
                 // The aggregate above it is asked.
                 return Ok(Transformed::no(node));
             }
-            let by_states = self.with_sets(aggregate, &options);
-            let tried = match by_states.or_else(|| self.with_union(aggregate, &options)) {
-                Some(Ok(by_states)) => return Ok(Transformed::yes(by_states)),
+            let of_several = self.with_sets(aggregate, &options);
+            let of_several = of_several
+                .or_else(|| self.with_union(aggregate, &options))
+                .or_else(|| self.with_distinct(aggregate, &options));
+            let tried = match of_several {
+                Some(Ok(of_several)) => return Ok(Transformed::yes(of_several)),
                 Some(Err(reason)) => Err(reason),
                 None => {
                     let tried = self.with_grouped(aggregate, &options);
@@ -167,7 +171,7 @@ impl Fragments {
             }
             let states = parts
                 .into_iter()
-                .map(|(first, fragment)| self.states(first, fragment, options));
+                .map(|(first, fragment)| self.aggregated(first, fragment, options));
             let states = states.collect::<std::result::Result<_, _>>()?;
             let states = UnionExec::try_new(states).map_err(Reason::of)?;
             sets::merged(aggregate, first, states).map_err(Reason::of)
@@ -175,19 +179,69 @@ impl Fragments {
         Some(parts.and_then(of_parts))
     }
 
-    /// Returns the operator of the states of an aggregate's first step, of which this is the fragment.
+    /// Returns the plan of an aggregate of distinct values, which joins the groups of several aggregates of a device,
+    /// or the reason why the CPU computes it. Returns `None` if no aggregate is of distinct values.
+    fn with_distinct(
+        &self,
+        aggregate: &AggregateExec,
+        options: &GpuOptions,
+    ) -> Option<std::result::Result<Arc<dyn ExecutionPlan>, Reason>> {
+        let first = first_step(aggregate).ok()?;
+        let is_distinct = first.aggr_expr().iter().any(|it| it.is_distinct());
+        is_distinct.then(|| self.of_distinct(aggregate, first, options))
+    }
+
+    fn of_distinct(
+        &self,
+        aggregate: &AggregateExec,
+        first: &AggregateExec,
+        options: &GpuOptions,
+    ) -> std::result::Result<Arc<dyn ExecutionPlan>, Reason> {
+        check_rows(aggregate)?;
+        if rows(first.input())?.has_plan() {
+            // Each part reads the rows, and a plan that runs twice may return other rows.
+            return Err(Reason::new("distinct values of rows of a plan"));
+        }
+        let parts = distinct::parts(first)?.into_iter().map(|part| {
+            let groups = part.groups(first)?;
+            let groups = groups.map(|it| self.of_part(it, options)).transpose()?;
+            let plan = self.of_part(part.aggregate(first, groups)?, options)?;
+            Ok((part, plan))
+        });
+        let parts = parts.collect::<std::result::Result<Vec<_>, Reason>>()?;
+        let fragments = distinct::joined(aggregate, parts).map_err(Reason::of)?;
+        let cpu = Arc::new(aggregate.clone());
+        let alternatives = AlternativesExec::new(cpu, &fragments, options.clone());
+        Ok(Arc::new(alternatives.map_err(Reason::of)?))
+    }
+
+    /// Returns the operator of an aggregate of one step, if its tables are not left to the CPU.
+    fn of_part(
+        &self,
+        aggregate: AggregateExec,
+        options: &GpuOptions,
+    ) -> std::result::Result<Arc<dyn ExecutionPlan>, Reason> {
+        let fragment = checked(&aggregate)?;
+        if !options.loads {
+            self.0.check_wanted(&reads(&fragment)?)?;
+        }
+        self.aggregated(aggregate, fragment, options)
+    }
+
+    /// Returns the operator of an aggregate, or of its first step, of which this is the fragment.
     ///
     /// # Errors
-    /// Why a device does not compute them.
-    fn states(
+    /// Why a device does not compute it.
+    fn aggregated(
         &self,
-        first: AggregateExec,
+        aggregate: AggregateExec,
         fragment: Fragment,
         options: &GpuOptions,
     ) -> std::result::Result<Arc<dyn ExecutionPlan>, Reason> {
-        let first: Arc<dyn ExecutionPlan> = Arc::new(first);
-        self.check_hope(number_of(&first), options)?;
-        self.operator(first, fragment, options).map_err(Reason::of)
+        let aggregate: Arc<dyn ExecutionPlan> = Arc::new(aggregate);
+        self.check_hope(number_of(&aggregate), options)?;
+        self.operator(aggregate, fragment, options)
+            .map_err(Reason::of)
     }
 
     fn of_sets(
@@ -204,7 +258,7 @@ impl Fragments {
         check_rows(aggregate)?;
         let by_all_keys = sets::by_all_keys(first).map_err(Reason::of)?;
         let fragment = of_states(&by_all_keys)?;
-        let states = self.states(by_all_keys, fragment, options)?;
+        let states = self.aggregated(by_all_keys, fragment, options)?;
         sets::above(aggregate, first, states).map_err(Reason::of)
     }
 
@@ -270,7 +324,10 @@ impl Fragments {
             let jump = |node, is_other| Transformed::new(node, is_other, TreeNodeRecursion::Jump);
             // The rows of a recursive query may be read once.
             let is_recursive = node.is::<RecursiveQueryExec>();
-            if node.is::<GpuFragmentExec>() || node.is::<OnCpuExec>() || is_recursive {
+            let is_done = node.is::<GpuFragmentExec>()
+                || node.is::<AlternativesExec>()
+                || node.is::<OnCpuExec>();
+            if is_done || is_recursive {
                 return Ok(jump(node, false));
             }
             let on_cpu = |node, reason| jump(Arc::new(OnCpuExec::new(node, reason)) as _, true);

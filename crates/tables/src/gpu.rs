@@ -141,12 +141,17 @@ pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
 /// [`ExecutionPlan::repartitioned`]: datafusion::physical_plan::ExecutionPlan::repartitioned
 pub const GPU_OPERATOR: &str = "GpuFragmentExec";
 
+/// Name of an operator with two inputs that return the same rows. The second one has operators of [`GPU_OPERATOR`] that
+/// fail with [`PlanAgain`] if the GPU does not compute them: then the first one runs.
+pub const ALTERNATIVES_OPERATOR: &str = "AlternativesExec";
+
 /// The error of an operator of a kept plan that the GPU does not compute: the query is planned again, for the CPU.
 #[derive(Debug)]
 pub struct PlanAgain;
 
 impl PlanAgain {
-    pub(crate) fn is_cause_of(error: &DataFusionError) -> bool {
+    /// Returns whether an error of a plan is this one of an operator.
+    pub fn is_cause_of(error: &DataFusionError) -> bool {
         match error.find_root() {
             DataFusionError::External(error) => error.is::<PlanAgain>(),
             _ => false,

@@ -75,7 +75,8 @@ pub use copy::{CopyFormat, CopyOptions, QuotedColumns};
 pub use engine::{Settings, Tables};
 pub use error::{Code, Place, Result, SqlError};
 pub use gpu::{
-    GPU_OPERATOR, GpuColumn, GpuColumns, GpuFigures, GpuOptions, GpuRule, PlanAgain, TableName,
+    ALTERNATIVES_OPERATOR, GPU_OPERATOR, GpuColumn, GpuColumns, GpuFigures, GpuOptions, GpuRule,
+    PlanAgain, TableName,
 };
 pub use listing::TableStatus;
 pub use managed::CopyIn;

@@ -17,7 +17,7 @@ use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceCh
 use datafusion::scalar::ScalarValue;
 
 use crate::error::Result;
-use crate::gpu::{GPU_OPERATOR, GpuOptions};
+use crate::gpu::{ALTERNATIVES_OPERATOR, GPU_OPERATOR, GpuOptions};
 use crate::managed::Version;
 use crate::rows::Query;
 
@@ -164,6 +164,9 @@ fn rows_of_gpu(plan: &Arc<dyn ExecutionPlan>, is_aggregated: bool) -> Option<usi
         // It counts rows if the GPU returned them.
         return plan.metrics()?.output_rows();
     }
+    if plan.name() == ALTERNATIVES_OPERATOR {
+        return rows_of_gpu(plan.children()[1], is_aggregated);
+    }
     let inputs = plan.children();
     let are_kept = match plan.name() {
         SUBQUERIES => true,
@@ -194,16 +197,23 @@ fn joins(plan: &Arc<dyn ExecutionPlan>) -> bool {
     is_join || inputs(plan).any(joins)
 }
 
-/// Returns the inputs of an operator above fragments; none of a fragment.
+/// Returns the inputs of an operator above fragments that may be kept; none of a fragment.
 fn inputs(plan: &Arc<dyn ExecutionPlan>) -> impl Iterator<Item = &Arc<dyn ExecutionPlan>> {
-    let is_above = plan.name() != GPU_OPERATOR;
-    plan.children().into_iter().filter(move |_| is_above)
+    let left_out = match plan.name() {
+        GPU_OPERATOR => usize::MAX,
+        ALTERNATIVES_OPERATOR => 1,
+        _ => 0,
+    };
+    plan.children().into_iter().skip(left_out)
 }
 
 /// Returns a plan for further runs, without what only distributes or collects rows.
 fn in_one_partition(plan: &Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
     if plan.name() == GPU_OPERATOR {
         return for_runs(plan);
+    }
+    if plan.name() == ALTERNATIVES_OPERATOR {
+        return in_one_partition(plan.children()[1]);
     }
     let inputs = plan.children().into_iter().map(in_one_partition);
     let mut inputs = inputs.collect::<DataFusionResult<Vec<_>>>()?;
@@ -225,6 +235,9 @@ fn in_one_partition(plan: &Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn E
 fn kept(plan: &Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
     if plan.name() == GPU_OPERATOR {
         return for_runs(plan);
+    }
+    if plan.name() == ALTERNATIVES_OPERATOR {
+        return kept(plan.children()[1]);
     }
     let inputs = plan.children().into_iter().map(kept);
     let inputs = inputs.collect::<DataFusionResult<_>>()?;

@@ -5,6 +5,7 @@ mod chunks;
 mod data;
 mod declared;
 mod devices;
+mod distinct;
 mod emulated;
 mod explain;
 mod files;
@@ -291,7 +292,8 @@ impl Fixture {
         .await;
         // They take long, and the kernels of one row are those of few.
         if (2..10_000).contains(&sizes.0[0]) {
-            self.compare(repeats::QUERIES).await;
+            self.compare(repeats::QUERIES.iter().chain(distinct::QUERIES))
+                .await;
         }
         if sizes.0[0] < 10_000 {
             self.compare(unions::QUERIES).await;
@@ -429,6 +431,7 @@ async fn the_cpu_computes_what_kernels_do_not() {
                 .iter()
                 .chain(floats::REFUSED)
                 .chain(ordinals::REFUSED)
+                .chain(distinct::REFUSED)
                 .chain(joins::REFUSED),
         )
         .await;

@@ -224,6 +224,9 @@ const AGGREGATES: &[&str] = &[
     "var_pop(quantity)",
     "avg(ratio) FILTER (WHERE ok)",
     "sum(CASE WHEN a > 3 THEN fare ELSE 0 END)",
+    "count(DISTINCT a)",
+    "count(DISTINCT b) FILTER (WHERE ok)",
+    "sum(DISTINCT price)",
 ];
 
 /// Returns a random query of groups, or of rows, which are sorted as text by the caller.

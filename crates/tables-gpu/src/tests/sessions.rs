@@ -233,7 +233,7 @@ fn largest_are_told(fixture: &Fixture, columns: usize) {
 }
 
 /// Joins of the CPU over fragments, and scalar subqueries.
-const OF_FRAGMENTS: [&str; 6] = [
+const OF_FRAGMENTS: [&str; 7] = [
     "SELECT * FROM (SELECT a, count(*) FROM t GROUP BY a) AS x
         FULL JOIN (SELECT a AS k, max(b) FROM t WHERE b > 0 GROUP BY 1) AS y ON a = k + 1",
     "SELECT a, k FROM (SELECT a, count(*) AS c FROM t GROUP BY a) AS x
@@ -243,6 +243,7 @@ const OF_FRAGMENTS: [&str; 6] = [
     "SELECT flag, count(*) FROM t WHERE b > (SELECT avg(b) FROM t WHERE a > (SELECT min(a) FROM t)) GROUP BY flag",
     "SELECT b, sum(price) FROM t GROUP BY b HAVING sum(price) > (SELECT sum(price) * 0.0015 FROM t) ORDER BY 2 LIMIT 5",
     "SELECT (SELECT count(*) FROM t WHERE a = 2), max(day) FROM t",
+    "SELECT flag, count(DISTINCT a), count(DISTINCT quantity), count(*) FROM t GROUP BY flag",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

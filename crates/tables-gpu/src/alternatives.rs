@@ -1,0 +1,150 @@
+//! The operator that chooses between fragments of a device and a plan of the CPU when a query runs.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use datafusion::common::internal_datafusion_err;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties,
+    ReplaceChildrenOptions,
+};
+use forebay_tables::{ALTERNATIVES_OPERATOR, GpuOptions, PlanAgain};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::operator::{GpuFragmentExec, kept};
+use crate::reason::Reason;
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// Returns the rows of a plan whose fragments a device computes. If it does not compute one of them, the operator of
+/// the CPU that returns the same runs instead: it reads the rows once, the fragments several times.
+#[derive(Debug)]
+pub(crate) struct AlternativesExec {
+    cpu: Plan,
+    /// Returns no row before all its fragments have run.
+    fragments: Plan,
+    options: GpuOptions,
+}
+
+impl AlternativesExec {
+    /// Returns the operator.
+    ///
+    /// # Errors
+    /// If the CPU reads tables for the fragments.
+    pub(crate) fn new(
+        cpu: Plan,
+        fragments: &Plan,
+        options: GpuOptions,
+    ) -> Result<AlternativesExec> {
+        // Fragments of kept plans fail if the device does not compute them.
+        let fragments = kept(fragments);
+        Ok(AlternativesExec {
+            cpu,
+            fragments: fragments.ok_or_else(|| internal_datafusion_err!("a scan of the CPU"))?,
+            options,
+        })
+    }
+}
+
+/// Returns the uppermost fragments of a plan.
+fn uppermost(plan: &Plan) -> Vec<&Plan> {
+    match plan.is::<GpuFragmentExec>() {
+        true => vec![plan],
+        false => plan.children().into_iter().flat_map(uppermost).collect(),
+    }
+}
+
+/// Returns why a device did not compute one of the fragments of a plan that ran; `None` if it computed all.
+fn reason(plan: &Plan) -> Option<&Reason> {
+    // That of a fragment below is the cause.
+    let below = plan.children().into_iter().find_map(reason);
+    below.or_else(|| plan.downcast_ref::<GpuFragmentExec>()?.reason())
+}
+
+impl DisplayAs for AlternativesExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(ALTERNATIVES_OPERATOR)
+    }
+}
+
+impl ExecutionPlan for AlternativesExec {
+    fn name(&self) -> &str {
+        ALTERNATIVES_OPERATOR
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.cpu.properties()
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false; 2]
+    }
+
+    fn children(&self) -> Vec<&Plan> {
+        vec![&self.cpu, &self.fragments]
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Plan>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Plan> {
+        let [cpu, fragments] = <[Plan; 2]>::try_from(children)
+            .map_err(|all| internal_datafusion_err!("{} inputs", all.len()))?;
+        let options = self.options.clone();
+        Ok(Arc::new(AlternativesExec::new(cpu, &fragments, options)?))
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {
+        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+        self.replace_children(children, options)
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let (cpu, fragments) = (Arc::clone(&self.cpu), Arc::clone(&self.fragments));
+        let options = self.options.clone();
+        let rows = stream::once(async move {
+            let rows = fragments.execute(partition, Arc::clone(&context))?;
+            let mut rows = rows.peekable();
+            let first = Pin::new(&mut rows).peek().await;
+            if !matches!(first, Some(Err(error)) if PlanAgain::is_cause_of(error)) {
+                let rows = RecordBatchStreamAdapter::new(cpu.schema(), rows);
+                return Ok(Box::pin(rows) as SendableRecordBatchStream);
+            }
+            if options.strict {
+                let reason = reason(&fragments)
+                    .map(Reason::to_string)
+                    .unwrap_or_default();
+                let text = format!("the GPU does not compute a part of the plan: {reason}");
+                return Err(DataFusionError::Execution(text));
+            }
+            if !options.loads {
+                // Each fragment tells which columns it wants to have there, so that a later run finds all of them.
+                for fragment in uppermost(&fragments) {
+                    let mut rows = fragment.execute(0, Arc::clone(&context))?;
+                    drop(rows.next().await);
+                }
+            }
+            cpu.execute(partition, context)
+        });
+        let rows = rows.try_flatten().boxed();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
+    }
+}
