@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::plot::bars::{self, Panel, Scales};
 use crate::plot::draw::{self, Axes, Axis};
-use crate::plot::{Plot, Point, find_or_add};
+use crate::plot::{Plot, Point, Several, find_or_add};
 use crate::record::Record;
 
 /// A kind of plot: one for each access, such as random reads, with a line for each path.
@@ -137,6 +137,7 @@ pub(crate) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
 
 /// Returns the plots of a kind.
 fn plots(kind: &Kind, records: &[&Record]) -> Vec<Plot> {
+    let several = Several::of(records);
     let mut plots: Vec<Plot> = Vec::new();
     for Placed {
         access,
@@ -156,7 +157,8 @@ fn plots(kind: &Kind, records: &[&Record]) -> Vec<Plot> {
             axes: kind.axes,
             series: Vec::new(),
         };
-        find_or_add(&mut plots, is_known, new).add(line, Point::of(record, x));
+        let label = several.label(line, record);
+        find_or_add(&mut plots, is_known, new).add(&label, Point::of(record, x));
     }
     plots
 }
@@ -172,6 +174,7 @@ fn capitalised(access: &str) -> String {
 
 /// Returns a panel for each path of each access, with a bar for each number of operations in flight.
 fn cpu_use(records: &[&Record]) -> Vec<(String, Vec<Panel>)> {
+    let several = Several::of(records);
     let mut figures: Vec<(String, Vec<Panel>)> = Vec::new();
     for Placed {
         access,
@@ -186,7 +189,9 @@ fn cpu_use(records: &[&Record]) -> Vec<(String, Vec<Panel>)> {
         };
         let is_known = |(known, _): &(String, Vec<Panel>)| known == access;
         let (_, panels) = find_or_add(&mut figures, is_known, || (access.to_owned(), Vec::new()));
-        let panel = find_or_add(panels, |panel| panel.title == line, || Panel::new(line));
+        let title = several.label(line, record);
+        let is_known = |panel: &Panel| panel.title == title;
+        let panel = find_or_add(panels, is_known, || Panel::new(&title));
         let (label, none) = (x.to_string(), vec![0.0; CPU_METRICS.len()]);
         let is_known = |(known, _): &(String, Vec<f64>)| *known == label;
         let (_, heights) = find_or_add(&mut panel.bars, is_known, || (label.clone(), none));

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use forebay_cancel::Stop;
+use forebay_device::Device;
 use forebay_device::cuda::gpus;
-use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
 use forebay_hash_index::{Side, TableShape, Workload};
 use forebay_joins::predict::TableRates;
 use forebay_joins::{
@@ -18,7 +18,7 @@ use super::host::Columns;
 use super::pinned::pin;
 use super::report::{Sample, Times};
 use super::size::Tuples;
-use super::{Join, SMOKE_BYTES, Session, Table};
+use super::{Join, SMOKE_BYTES, Session, start_gpus};
 use crate::statistics::Summary;
 
 /// First part of the names of cases.
@@ -58,20 +58,13 @@ impl Timed {
 
 /// Measures the joins of workload A with every strategy, on the first GPU and then on all; without a GPU, on the CPU.
 pub(super) fn measure(session: &mut Session, workload: Workload) -> Result<()> {
-    if !session.tables.contains(&Table::LinearProbing) {
-        return Ok(());
-    }
     let join = session.join(Tuples::A, workload);
-    let Ok(found) = gpus() else {
+    if let Err(error) = gpus() {
+        let text = format!("`co-processing`: the CPU joins alone: {error}");
+        session.report.note(&text);
         return on_cpu(session, &join);
-    };
-    let spec: Vec<String> = (0..found.len()).map(|gpu| format!("cuda:{gpu}")).collect();
-    let options = DeviceOptions {
-        cuda_memory_budget_bytes: session.is_smoke.then_some(SMOKE_BYTES),
-        pinned_pool_bytes: 1 << 20,
-        ..DeviceOptions::default()
-    };
-    let devices: HaltingDevices = Devices::new(&spec.join(",").parse()?, options)?.into();
+    }
+    let devices = start_gpus("cuda", session.is_smoke.then_some(SMOKE_BYTES))?;
     let all = devices.list();
     let mut side = |side, of_side: &str| {
         let name = format!("{NAME}/{of_side}");

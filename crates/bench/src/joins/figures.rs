@@ -2,12 +2,11 @@
 //! (SIGMOD 2020, section 7), with both sides and the table in device memory; without a GPU, in host memory.
 
 use anyhow::Result;
-use forebay_device::HaltingDevices;
 use forebay_device::cuda::gpus;
 use forebay_hash_index::{ProbeKeys, Width, Workload};
 
 use super::size::Tuples;
-use super::{Join, Session, device, host, moved, start_gpu};
+use super::{Join, Session, device, host, moved, start_gpus};
 
 /// Rows of the build side at scale 1: those of workload A.
 const BUILD_ROWS: u64 = 1 << 27;
@@ -43,17 +42,16 @@ pub(super) fn measure(session: &mut Session, scale: f64) -> Result<()> {
         false => ((BUILD_ROWS as f64 * scale) as u64).max(BUILD_ROWS_MIN),
     };
     let points = points(build_rows);
-    if gpus().is_err() {
-        session
-            .report
-            .note("no transfer method is measured: it needs a GPU");
+    if let Err(error) = gpus() {
+        let text = format!("`figures`: the CPU joins, and no transfer method is measured: {error}");
+        session.report.note(&text);
         for (name, workload) in points {
             let join = join(session, workload);
             host::measure(session, &join, &name)?;
         }
         return Ok(());
     }
-    let devices: HaltingDevices = start_gpu(Some(device_bytes(session, &points)))?.into();
+    let devices = start_gpus("cuda:0", Some(device_bytes(session, &points)))?;
     let gpu = devices.list().remove(0);
     for (name, workload) in points {
         let join = join(session, workload);

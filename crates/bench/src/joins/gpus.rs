@@ -4,31 +4,23 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use forebay_cancel::Stop;
-use forebay_device::cuda::gpus;
-use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
+use forebay_device::Device;
 use forebay_hash_index::{InterleavedRows, JoinTotals, Side, TableShape, Workload};
 use forebay_joins::{GpuSides, InterleavedJoin, join_in_partitions};
 
 use super::device::generate;
 use super::report::{Case, Sample, Times};
 use super::size::Tuples;
-use super::{Join, SMOKE_BYTES, Session, Table};
+use super::{Join, SMOKE_BYTES, Session, Table, start_gpus};
 
 /// Measures the joins of workloads on the first GPU and on all, of which each has as many rows of both sides.
 pub(super) fn measure(session: &mut Session, workloads: &[(Tuples, Workload)]) -> Result<()> {
-    let count = gpus()?.len();
-    let spec: Vec<String> = (0..count).map(|gpu| format!("cuda:{gpu}")).collect();
-    let options = DeviceOptions {
-        cuda_memory_budget_bytes: session.is_smoke.then_some(SMOKE_BYTES),
-        pinned_pool_bytes: 1 << 20,
-        ..DeviceOptions::default()
-    };
-    let devices: HaltingDevices = Devices::new(&spec.join(",").parse()?, options)?.into();
+    let devices = start_gpus("cuda", session.is_smoke.then_some(SMOKE_BYTES))?;
     let all = devices.list();
     for (tuples, workload) in workloads {
         let join = session.join(*tuples, *workload);
         let one = on_gpus(session, &join, &all[..1])?;
-        if count == 1 {
+        if all.len() == 1 {
             continue;
         }
         for (name, devices, rate) in on_gpus(session, &join, &all)? {

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use forebay_device::Device;
 use forebay_device::cuda::{Cuda, DeviceView, Fill, Stream, Transfer};
-use forebay_device::{Device, HaltingDevices};
 use forebay_hash_index::{DeviceRows, IndexBuilder, ProbeKeys, Side, TableShape, Width, Workload};
 use forebay_joins::timed;
 
 use super::device::{all, generate, on_gpu};
 use super::report::{Case, Sample, Times};
-use super::{Session, start_gpu};
+use super::{Session, start_gpus};
 
 /// Thousandths of the table that are on the device: all, less and less, none. 667 is a table of 1.5 times its share.
 const SHARES: [u64; 6] = [1000, 900, 750, 667, 500, 0];
@@ -39,7 +39,7 @@ pub(super) fn measure(session: &mut Session, workload: Workload) -> Result<()> {
     // The chunks of the table are not of the budget.
     let tuples = workload.build_rows + workload.probe_rows;
     let budget = tuples * 2 * workload.width.bytes() + workload.build_rows / 8 + OTHER_BYTES;
-    let devices: HaltingDevices = start_gpu(Some(budget))?.into();
+    let devices = start_gpus("cuda:0", Some(budget))?;
     let gpu = devices.list().remove(0);
     let build = generate(&gpu, workload, all(&workload, Side::Build))?;
     let probe = generate(&gpu, workload, all(&workload, Side::Probe))?;

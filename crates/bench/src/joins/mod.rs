@@ -45,6 +45,10 @@ const SMOKE_BYTES: u64 = 1 << 30;
 const DEVICE_BYTES_MIN: usize = 1 << 20;
 /// Maximum of it.
 const DEVICE_BYTES_MAX: usize = 1 << 40;
+/// Its default.
+const DEVICE_BYTES: usize = 8 << 30;
+/// Default size of a chunk in the ring.
+const CHUNK_BYTES: usize = 16 << 20;
 /// Maximum number of runs of a measurement.
 const ROUNDS_MAX: u64 = 1 << 20;
 
@@ -56,30 +60,42 @@ pub struct JoinsArgs {
     /// `figures` have sides and minimums of their own.
     #[arg(long, value_name = "NUMBER", default_value_t = 0.015625, value_parser = scale)]
     pub scale: f64,
-    /// Measure only these workloads. The sections `hybrid`, `spilled` and `figures` have workloads of their own.
+    /// Measure only these workloads. The sections `pinned` and `co-processing` have `a` only; `hybrid`, `spilled` and
+    /// `figures` have workloads of their own.
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
     pub workloads: Vec<Tuples>,
-    /// Measure only these sections.
+    /// Measure only these sections. The default is `device,pinned,cpu`. The others are measured one in a run, because
+    /// each needs the memory that a second section would hold.
     #[arg(long, value_name = "SECTION", value_delimiter = ',')]
     pub only: Vec<Section>,
     /// Measure only these tables.
     #[arg(long, value_name = "TABLE", value_delimiter = ',')]
     pub tables: Vec<Table>,
-    /// Size of a chunk in the ring, half keys and half payloads: a multiple of 4 KiB, at most 32 MiB.
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = chunk_bytes())]
-    pub chunk_bytes: usize,
-    /// Device memory that a join may use, in the section `spilled`.
-    #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = device_bytes())]
-    pub device_bytes: usize,
+    /// Size of a chunk in the ring, half keys and half payloads: a multiple of 4 KiB, at most 32 MiB. The default is
+    /// 16M. Only the sections `pinned`, `spilled`, `figures` and `co-processing` have a ring.
+    #[arg(long, value_name = "SIZE", value_parser = chunk_bytes())]
+    pub chunk_bytes: Option<usize>,
+    /// Device memory that a join may use, in the section `spilled`. The default is 8G.
+    #[arg(long, value_name = "SIZE", value_parser = device_bytes())]
+    pub device_bytes: Option<usize>,
     /// Runs of each measurement, at least 1, after one that warms up.
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = rounds())]
     pub rounds: usize,
-    /// Run once on few tuples, to check that every section works; the measured times mean nothing.
-    #[arg(long, conflicts_with_all = ["scale", "rounds"])]
+    /// Run every section once on few tuples, to check that it works; the measured times mean nothing. With
+    /// `--workloads` or `--tables`, sections that have none of them are left out.
+    #[arg(long, conflicts_with_all = ["scale", "rounds", "device_bytes"])]
     pub smoke: bool,
     /// What becomes of the results.
     #[command(flatten)]
     pub results: ResultArgs,
+}
+
+impl JoinsArgs {
+    /// Returns the named workloads in order; all if none is named.
+    fn tuples(&self) -> impl Iterator<Item = Tuples> {
+        let all = Tuples::ALL.into_iter();
+        all.filter(move |tuples| has_named(&self.workloads, &[*tuples]))
+    }
 }
 
 /// The sections of a run.
@@ -91,19 +107,19 @@ pub enum Section {
     Pinned,
     /// All on the CPU.
     Cpu,
-    /// A table partly on the device and partly in host memory, 8 times as large as that of workload A. Measured alone.
+    /// A table partly on the device and partly in host memory, 8 times as large as that of workload A.
     Hybrid,
     /// 1,024 million by 1,024 million tuples in pinned host memory: in partitions that spill to host memory, and with a
-    /// hybrid table. Needs 60 GiB of host memory at scale 1. Measured alone.
+    /// hybrid table. Needs 60 GiB of host memory at scale 1.
     Spilled,
     /// Both sides spread over all GPUs, beside the same on one: in partitions, and with a table that is interleaved
-    /// over the GPUs. Measured alone.
+    /// over the GPUs.
     Gpus,
     /// Joins by the ratio and the sizes of both sides, by skew and by selectivity in device memory, and the transfer
-    /// methods. Without a GPU, the joins run on the CPU. Measured alone.
+    /// methods. Without a GPU, the joins run on the CPU. Only this section is drawn by `--plot`.
     Figures,
     /// Workload A with both sides in pinned host memory, joined by the CPU, by the GPUs and by both: on one GPU, and
-    /// on all. Without a GPU, the CPU joins alone. Measured alone.
+    /// on all. Without a GPU, the CPU joins alone.
     CoProcessing,
 }
 
@@ -116,20 +132,32 @@ impl Section {
         )
     }
 
-    /// Returns whether the section is one of [`SECTIONS`] and measures this workload.
-    fn measures(self, tuples: Tuples) -> bool {
-        SECTIONS.contains(&self) && (self != Section::Pinned || tuples == Tuples::A)
+    /// Returns whether the section is the only one of its run, unless that is a smoke run: it needs the memory that a
+    /// second section would hold.
+    fn is_alone(self) -> bool {
+        !SECTIONS.contains(&self)
+    }
+
+    /// Returns the paper's workloads that the section can measure; empty if it has workloads of its own.
+    fn workloads(self) -> &'static [Tuples] {
+        match self {
+            Section::Device | Section::Cpu | Section::Gpus => &Tuples::ALL,
+            Section::Pinned | Section::CoProcessing => &[Tuples::A],
+            Section::Hybrid | Section::Spilled | Section::Figures => &[],
+        }
+    }
+
+    /// Returns the tables that the section can measure.
+    fn tables(self, has_gpu: bool) -> &'static [Table] {
+        match self {
+            Section::Cpu => &TABLES,
+            Section::Figures if !has_gpu => &TABLES,
+            Section::Device | Section::Pinned | Section::Hybrid | Section::Figures => &WHOLE_TABLES,
+            Section::Spilled | Section::Gpus => &[Table::Partitioned, Table::LinearProbing],
+            Section::CoProcessing => &[Table::LinearProbing],
+        }
     }
 }
-
-/// The sections that are measured alone: their tables take the memory that other sections use.
-const ALONE: [Section; 5] = [
-    Section::Hybrid,
-    Section::Spilled,
-    Section::Gpus,
-    Section::Figures,
-    Section::CoProcessing,
-];
 
 /// The sections that measure the workloads one after another.
 const SECTIONS: [Section; 3] = [Section::Device, Section::Pinned, Section::Cpu];
@@ -143,7 +171,8 @@ pub enum Table {
     LinearProbing,
     /// Buckets of 64 bytes, a third of the slots empty or more.
     Bucketed,
-    /// Both sides in partitions: on the CPU, whose caches their tables fit in, and in the section `spilled`.
+    /// Both sides in partitions: on the CPU, whose caches their tables fit in, and in the sections `spilled` and
+    /// `gpus`.
     Partitioned,
 }
 
@@ -153,6 +182,9 @@ const TABLES: [Table; 4] = [
     Table::Bucketed,
     Table::Partitioned,
 ];
+
+/// The tables of which there is one for the whole build side.
+const WHOLE_TABLES: [Table; 3] = [Table::Perfect, Table::LinearProbing, Table::Bucketed];
 
 impl Table {
     /// Returns the name in cases.
@@ -199,56 +231,33 @@ struct Session {
 /// Measures what the options name.
 ///
 /// # Errors
-/// If a join gives a wrong answer, memory is too small, or a named section needs a GPU and there is none.
+/// If an option has no effect, a join gives a wrong answer, memory is too small, or a named section needs a GPU and
+/// there is none.
 pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
-    let mut session = Session::start(args)?;
-    let named = |tuples: &&Tuples| args.workloads.is_empty() || args.workloads.contains(tuples);
-    let is_named = |section: &Section| args.only.is_empty() || args.only.contains(section);
-    for tuples in Tuples::ALL.iter().filter(named) {
-        let sections = SECTIONS.into_iter().filter(is_named);
-        let sections: Vec<Section> = sections.filter(|it| it.measures(*tuples)).collect();
-        if sections.is_empty() {
+    let no_gpu = gpus().err().map(|error| error.to_string());
+    let sections = sections(args, no_gpu.as_deref())?.into_iter();
+    let has_devices = |section: &Section| no_gpu.is_none() || !section.needs_gpu();
+    let (sections, left_out): (Vec<Section>, Vec<Section>) = sections.partition(has_devices);
+    let (alone, others): (Vec<Section>, Vec<Section>) =
+        sections.into_iter().partition(|section| section.is_alone());
+    let mut session = Session::start(args, &others)?;
+    if let Some(why) = no_gpu.filter(|_| !left_out.is_empty()) {
+        let text = format!("left out, as they need a GPU: {} ({why})", names(&left_out));
+        session.report.note(&text);
+    }
+    for tuples in args.tuples() {
+        let of_tuples = others.iter().filter(|it| it.workloads().contains(&tuples));
+        let of_tuples: Vec<&Section> = of_tuples.collect();
+        if of_tuples.is_empty() {
             continue;
         }
-        let join = session.join(*tuples, workload(args, *tuples));
-        for section in sections {
-            session.measure(section, &join)?;
+        let join = session.join(tuples, workload(args, tuples));
+        for section in of_tuples {
+            session.measure(*section, &join)?;
         }
     }
-    for section in ALONE {
-        let is_wanted = match args.smoke {
-            true => {
-                let runs = session.devices.is_some() || !section.needs_gpu();
-                runs && is_named(&section)
-            }
-            false => args.only == [section],
-        };
-        match section {
-            Section::Figures if is_wanted => {
-                figures::measure(&mut session, args.scale)?;
-            }
-            Section::Hybrid if is_wanted => {
-                let scale = if args.smoke { 0.0 } else { args.scale };
-                hybrid::measure(&mut session, hybrid::workload(scale))?;
-            }
-            Section::Spilled if is_wanted => {
-                let (bytes, ring) = (args.device_bytes as u64, session.ring);
-                let spilled = match args.smoke {
-                    true => Spilled::smoke(),
-                    false => Spilled::scaled(args.scale, bytes, ring),
-                };
-                spilled::measure(&mut session, spilled)?;
-            }
-            Section::Gpus if is_wanted => {
-                let workloads = Tuples::ALL.iter().filter(named);
-                let workloads = workloads.map(|tuples| (*tuples, workload(args, *tuples)));
-                gpus::measure(&mut session, &workloads.collect::<Vec<_>>())?;
-            }
-            Section::CoProcessing if is_wanted && named(&&Tuples::A) => {
-                co_processing::measure(&mut session, workload(args, Tuples::A))?;
-            }
-            _ => (),
-        }
+    for section in alone {
+        session.measure_alone(section, args)?;
     }
     session.report.results.end()
 }
@@ -261,50 +270,95 @@ fn workload(args: &JoinsArgs, tuples: Tuples) -> Workload {
     }
 }
 
-/// Returns whether one section is named, and it is measured alone.
-fn is_alone(args: &JoinsArgs) -> bool {
-    args.only.len() == 1 && ALONE.iter().any(|section| args.only.contains(section))
-}
-
-/// Checks that the named sections measure the named tables and workloads.
+/// Returns the sections of a run in order: the named ones; else all in a smoke run, or [`SECTIONS`], without those
+/// that have none of the named workloads and tables. `no_gpu` is why there is no GPU; those that need one are returned
+/// nevertheless, unless they are named.
 ///
 /// # Errors
-/// If one would measure nothing, or ignore a flag.
-fn check(args: &JoinsArgs, has_gpu: bool) -> Result<()> {
-    let has = |section: &Section| args.only.contains(section);
+/// If a named section cannot be measured, or an option has no effect.
+fn sections(args: &JoinsArgs, no_gpu: Option<&str>) -> Result<Vec<Section>> {
+    for section in &args.only {
+        check(args, *section, no_gpu)?;
+    }
+    let candidates: &[Section] = match (&args.only[..], args.smoke) {
+        ([], true) => Section::value_variants(),
+        ([], false) => &SECTIONS,
+        (named, _) => named,
+    };
+    let has_all = |section: &Section| {
+        has_named(&args.workloads, section.workloads())
+            && has_named(&args.tables, section.tables(no_gpu.is_none()))
+    };
+    let all = Section::value_variants().iter().copied();
+    let sections = all.filter(|section| candidates.contains(section) && has_all(section));
+    let sections: Vec<Section> = sections.collect();
+    let with_ring = [
+        Section::Pinned,
+        Section::Spilled,
+        Section::Figures,
+        Section::CoProcessing,
+    ];
+    let options: [(&str, bool, &[Section]); 3] = [
+        ("--chunk-bytes", args.chunk_bytes.is_some(), &with_ring),
+        (
+            "--device-bytes",
+            args.device_bytes.is_some(),
+            &[Section::Spilled],
+        ),
+        ("--plot", args.results.plot.is_some(), &[Section::Figures]),
+    ];
+    for (option, is_given, own) in options {
+        ensure!(
+            !is_given || own.iter().any(|section| sections.contains(section)),
+            "`{option}` has an effect only in {}: choose sections with `--only`",
+            names(own)
+        );
+    }
+    Ok(sections)
+}
+
+/// Checks that a named section can be measured.
+///
+/// # Errors
+/// If it needs to be the only one, needs a GPU and there is none, or has none of the named workloads and tables.
+fn check(args: &JoinsArgs, section: Section, no_gpu: Option<&str>) -> Result<()> {
+    let name = names(&[section]);
     ensure!(
-        is_alone(args) || args.smoke || !ALONE.iter().any(has),
-        "measure `co-processing`, `figures`, `gpus`, `hybrid` and `spilled` alone: they take memory that other \
-         sections use"
+        args.only.len() == 1 || args.smoke || !section.is_alone(),
+        "name {name} alone: it needs the memory that a second section would hold"
+    );
+    let tables = section.tables(no_gpu.is_none());
+    ensure!(
+        has_named(&args.tables, tables),
+        "of the tables, {name} measures only {}",
+        names(tables)
+    );
+    let workloads = section.workloads();
+    ensure!(
+        args.workloads.is_empty() || !workloads.is_empty(),
+        "{name} has workloads of its own: leave out `--workloads`"
     );
     ensure!(
-        args.tables != [Table::Partitioned]
-            || args.only.is_empty()
-            || has(&Section::Cpu)
-            || has(&Section::Spilled)
-            || has(&Section::Gpus)
-            || has(&Section::CoProcessing)
-            || (has(&Section::Figures) && !has_gpu),
-        "partitions are measured in `cpu`, `spilled` and `gpus`, and without a GPU in `figures`: name one of them"
+        has_named(&args.workloads, workloads),
+        "of the workloads, {name} measures only {}",
+        names(workloads)
     );
-    let is_measured = |table: &Table| spilled::TABLES.contains(table);
-    ensure!(
-        !(has(&Section::Spilled) || has(&Section::Gpus))
-            || args.tables.is_empty()
-            || args.tables.iter().any(is_measured),
-        "`spilled` and `gpus` measure the tables `partitioned` and `linear-probing`: name one of them"
-    );
-    let has_table = args.tables.is_empty() || args.tables.contains(&Table::LinearProbing);
-    let has_workload = args.workloads.is_empty() || args.workloads.contains(&Tuples::A);
-    ensure!(
-        !has(&Section::CoProcessing) || (has_table && has_workload),
-        "`co-processing` measures workload `a` with the table `linear-probing`: name both"
-    );
-    ensure!(
-        !has(&Section::Figures) || args.workloads.is_empty(),
-        "`figures` has workloads of its own: leave out `--workloads`"
-    );
+    if let Some(why) = no_gpu {
+        ensure!(!section.needs_gpu(), "{name} needs a GPU: {why}");
+    }
     Ok(())
+}
+
+/// Returns whether a section has one of the named values; true if none is named.
+fn has_named<T: PartialEq>(named: &[T], own: &[T]) -> bool {
+    named.is_empty() || named.iter().any(|value| own.contains(value))
+}
+
+/// Returns the names of values of an option, as in "`device`, `pinned`".
+fn names<T: ValueEnum>(values: &[T]) -> String {
+    let values = values.iter().filter_map(T::to_possible_value);
+    let names = values.map(|value| format!("`{}`", value.get_name()));
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Parses a scale.
@@ -331,20 +385,13 @@ fn rounds() -> RangedU64ValueParser<usize> {
 }
 
 impl Session {
-    /// Starts the first GPU if there is one.
-    fn start(args: &JoinsArgs) -> Result<Session> {
+    /// Starts the results, and the first GPU if one of these sections needs it.
+    fn start(args: &JoinsArgs, sections: &[Section]) -> Result<Session> {
         let report = Report::begin(&args.results)?;
-        let found = gpus();
-        check(args, found.is_ok())?;
-        let devices = match found {
-            Ok(_) if is_alone(args) && !args.smoke => None,
-            Ok(_) => Some(start_gpu(args.smoke.then_some(SMOKE_BYTES))?.into()),
-            Err(error) => {
-                let is_named = args.only.iter().any(|section| section.needs_gpu());
-                ensure!(!is_named, "the sections need a GPU: {error}");
-                report.note(&format!("only the CPU is measured, no GPU: {error}"));
-                None
-            }
+        let budget_bytes = args.smoke.then_some(SMOKE_BYTES);
+        let devices = match sections.iter().any(|section| section.needs_gpu()) {
+            true => Some(start_gpus("cuda:0", budget_bytes)?),
+            false => None,
         };
         let tables = match args.tables.is_empty() {
             true => TABLES.to_vec(),
@@ -355,7 +402,7 @@ impl Session {
             tables,
             ring: RingOptions {
                 slots: RING_SLOTS,
-                slot_bytes: args.chunk_bytes,
+                slot_bytes: args.chunk_bytes.unwrap_or(CHUNK_BYTES),
             },
             threads: forebay_device::cores(),
             rounds: if args.smoke { 1 } else { args.rounds },
@@ -393,7 +440,7 @@ impl Session {
         self.devices.as_ref()?.list().into_iter().next()
     }
 
-    /// Measures a workload that the section [measures](Section::measures).
+    /// Measures a workload in one of [`SECTIONS`].
     fn measure(&mut self, section: Section, join: &Join) -> Result<()> {
         let letter = join.tuples.letter();
         match (section, self.gpu()) {
@@ -405,6 +452,31 @@ impl Session {
                 pinned::measure(self, &gpu, join, &format!("join-{letter}-pinned"))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Measures a section that is [alone](Section::is_alone).
+    fn measure_alone(&mut self, section: Section, args: &JoinsArgs) -> Result<()> {
+        match section {
+            Section::Device | Section::Pinned | Section::Cpu => Ok(()),
+            Section::Hybrid => {
+                let scale = if args.smoke { 0.0 } else { args.scale };
+                hybrid::measure(self, hybrid::workload(scale))
+            }
+            Section::Spilled => {
+                let bytes = args.device_bytes.unwrap_or(DEVICE_BYTES) as u64;
+                let spilled = match args.smoke {
+                    true => Spilled::smoke(),
+                    false => Spilled::scaled(args.scale, bytes, self.ring),
+                };
+                spilled::measure(self, spilled)
+            }
+            Section::Gpus => {
+                let workloads = args.tuples().map(|tuples| (tuples, workload(args, tuples)));
+                gpus::measure(self, &workloads.collect::<Vec<_>>())
+            }
+            Section::Figures => figures::measure(self, args.scale),
+            Section::CoProcessing => co_processing::measure(self, workload(args, Tuples::A)),
         }
     }
 
@@ -426,14 +498,17 @@ impl Session {
     }
 }
 
-/// Starts the first GPU, with a budget or most of its memory.
-fn start_gpu(budget_bytes: Option<u64>) -> Result<Devices> {
+/// Starts GPUs, such as `cuda:0` or `cuda` for all, with a budget or most of the memory of each.
+///
+/// # Errors
+/// If there is no such GPU, or memory is too small.
+fn start_gpus(spec: &str, budget_bytes: Option<u64>) -> Result<HaltingDevices> {
     let options = DeviceOptions {
         cuda_memory_budget_bytes: budget_bytes,
         pinned_pool_bytes: PINNED_BYTES,
         ..DeviceOptions::default()
     };
-    Ok(Devices::new(&"cuda:0".parse()?, options)?)
+    Ok(Devices::new(&spec.parse()?, options)?.into())
 }
 
 #[cfg(test)]
@@ -540,46 +615,61 @@ mod tests {
             return;
         }
         let args = parse(&["--smoke", "--only", "cpu,pinned"]).expect("right flags");
-        let error = run(&args).expect_err("no GPU");
-        assert!(error.to_string().contains("need a GPU"), "{error}");
+        let error = run(&args).expect_err("no GPU").to_string();
+        assert!(error.contains("`pinned` needs a GPU"), "{error}");
     }
 
     #[test]
-    fn sections_that_would_measure_nothing_are_refused() {
-        for (only, tables, part) in [
+    fn options_without_effect_are_refused_before_a_file_is_made() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let record = folder.path().join("joins.jsonl");
+        for (flags, part) in [
             (
-                "spilled",
-                "perfect,bucketed",
-                "`spilled` and `gpus` measure the tables",
+                "--only spilled --tables perfect,bucketed",
+                "of the tables, `spilled` measures only `partitioned`, `linear-probing`",
             ),
-            ("pinned", "partitioned", "in `cpu`, `spilled` and `gpus`"),
-            ("spilled,cpu", "partitioned", "alone"),
             (
-                "co-processing",
-                "perfect",
-                "workload `a` with the table `linear-probing`",
+                "--only cpu,pinned --tables partitioned",
+                "of the tables, `pinned` measures only `perfect`",
             ),
+            (
+                "--only pinned --workloads b,c",
+                "of the workloads, `pinned` measures only `a`",
+            ),
+            ("--only figures --workloads a", "leave out `--workloads`"),
+            ("--only cpu,spilled", "name `spilled` alone"),
+            ("--only cpu --chunk-bytes 1M", "`--chunk-bytes` has an"),
+            ("--device-bytes 1G", "has an effect only in `spilled`"),
+            ("--plot plots", "`--plot` has an effect only in `figures`"),
+            ("--smoke --workloads b --plot plots", "only in `figures`"),
         ] {
-            let args = parse(&["--only", only, "--tables", tables]).expect("right flags");
+            let mut args = parse(&flags.split(' ').collect::<Vec<_>>()).expect("right flags");
+            args.results.record = Some(record.clone());
             let error = run(&args).expect_err("it is refused").to_string();
-            assert!(error.contains(part), "{error}");
+            assert!(error.contains(part), "{flags}: {error}");
+        }
+        assert!(!record.exists());
+    }
+
+    #[test]
+    fn a_run_has_the_sections_that_measure_what_is_named() {
+        use Section::{Cpu, Device, Figures, Gpus, Pinned, Spilled};
+        for (flags, expected) in [
+            (&["--rounds=1"][..], &[Device, Pinned, Cpu][..]),
+            (&["--workloads=b"], &[Device, Cpu]),
+            (&["--tables=partitioned"], &[Cpu]),
+            (&["--smoke", "--workloads=b"], &[Device, Cpu, Gpus]),
+            (&["--smoke", "--tables=partitioned"], &[Cpu, Spilled, Gpus]),
+            (&["--smoke", "--only=figures,cpu"], &[Cpu, Figures]),
+        ] {
+            let args = parse(flags).expect("right flags");
+            let found = sections(&args, None).expect("all have an effect");
+            assert_eq!(found, expected, "{flags:?}");
         }
         let args = parse(&["--only", "figures", "--tables", "partitioned"]).expect("right flags");
-        check(&args, false).expect("the CPU joins in partitions");
-        let error = check(&args, true).expect_err("a GPU does not").to_string();
-        assert!(error.contains("without a GPU in `figures`"), "{error}");
-        let args = parse(&["--only", "figures", "--workloads", "a"]).expect("right flags");
-        let error = run(&args).expect_err("it has others").to_string();
-        assert!(error.contains("leave out `--workloads`"), "{error}");
-    }
-
-    #[test]
-    fn sections_measure_each_workload_that_they_have() {
-        for tuples in Tuples::ALL {
-            assert!(Section::Cpu.measures(tuples) && Section::Device.measures(tuples));
-            assert_eq!(Section::Pinned.measures(tuples), tuples == Tuples::A);
-            assert!(!ALONE.iter().any(|section| section.measures(tuples)));
-        }
+        sections(&args, Some("none")).expect("the CPU joins in partitions");
+        let error = sections(&args, None).expect_err("a GPU does not");
+        assert!(error.to_string().contains("of the tables"), "{error}");
     }
 
     #[test]

@@ -7,13 +7,13 @@ use anyhow::Result;
 
 use crate::plot::bars::{self, Bar};
 use crate::plot::draw::{self, Axes, Axis};
-use crate::plot::{Plot, Point};
+use crate::plot::{Plot, Point, Several};
 use crate::record::Record;
 
 const JOIN: &str = "giga_tuples_per_s";
 const PROBE: &str = "probe_giga_tuples_per_s";
 
-/// A plot with a line for each table and machine.
+/// A plot with a line for each table, machine and scale.
 struct Figure {
     /// Name in cases.
     name: &'static str,
@@ -121,11 +121,12 @@ impl Figure {
             },
             series: Vec::new(),
         };
+        let several = several(records);
         for (place, table, record) in cases(records, self.name, self.metric) {
             let Some(x) = self.place(place) else {
                 continue;
             };
-            plot.add(&label(table, record), Point::of(record, x));
+            plot.add(&label(table, record, several), Point::of(record, x));
         }
         if let Some((label, x, value)) = self.paper.filter(|_| !plot.series.is_empty()) {
             let point = Point {
@@ -163,16 +164,28 @@ fn cases<'a>(
     })
 }
 
-/// Returns the label of a line, with the hardware.
-fn label(table: &str, record: &Record) -> String {
-    format!("{table}: {}", record.device)
+/// Returns whether the records of figures are of several scales. All labels have the hardware.
+fn several(records: &[&Record]) -> Several {
+    let of_figures = records.iter().copied();
+    let of_figures = of_figures.filter(|record| record.case.starts_with("figures/"));
+    Several {
+        machines: false,
+        ..Several::of(&of_figures.collect::<Vec<_>>())
+    }
 }
 
-/// Returns the latest rate with each method, table and machine. If there are any, the rates of the paper follow.
+/// Returns the label of a line, with the hardware.
+fn label(table: &str, record: &Record, several: Several) -> String {
+    several.label(&format!("{table}: {}", record.device), record)
+}
+
+/// Returns the latest rate with each method, table, machine and scale. If there are any, the rates of the paper
+/// follow.
 fn transfers(records: &[&Record]) -> Vec<Bar> {
+    let several = several(records);
     let mut bars: Vec<Bar> = Vec::new();
     for (method, table, record) in cases(records, "transfer", JOIN) {
-        let text = format!("{method}, {}", label(table, record));
+        let text = format!("{method}, {}", label(table, record, several));
         bars.retain(|(known, _)| *known != text);
         bars.push((text, record.median));
     }
@@ -231,6 +244,36 @@ mod tests {
                 assert!(drawn.contains(text), "{file}: {text} in {drawn}");
             }
         }
+    }
+
+    #[test]
+    fn a_line_has_one_scale() {
+        let of = |case: &str, scale: &str| Record {
+            command: format!("forebay bench joins --scale {scale}"),
+            ..record("joins", case, JOIN, 1.0)
+        };
+        let records = [
+            of("figures/build-rows/1024/perfect", "1"),
+            of("figures/build-rows/16/perfect", "0.015625"),
+            of("figures/build-rows/64/perfect", "0.015625"),
+            of("join-a-device/perfect", "0.5"),
+        ];
+        let records: Vec<&Record> = records.iter().collect();
+        let lines = |records: &[&Record]| -> Vec<(bool, Vec<u64>)> {
+            let of_line = |(label, points): &(String, Vec<Point>)| {
+                let places = points.iter().map(|point| point.x);
+                (label.ends_with(", scale 0.015625"), places.collect())
+            };
+            FIGURES[4]
+                .plot(records)
+                .series
+                .iter()
+                .map(of_line)
+                .collect()
+        };
+        let expected = [(false, vec![1024]), (true, vec![16, 64])];
+        assert_eq!(lines(&records), expected);
+        assert_eq!(lines(&records[1..]), [(false, vec![16, 64])]);
     }
 
     #[test]

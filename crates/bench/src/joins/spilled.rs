@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use forebay_cancel::Stop;
-use forebay_device::{Device, HaltingDevices};
+use forebay_device::Device;
 use forebay_hash_index::{JoinTotals, ProbeKeys, Side, TableShape, Width, Workload};
 use forebay_joins::{JoinOptions, JoinPlan, PartitionedJoin, PinnedColumns};
 use forebay_movement::RingOptions;
@@ -14,7 +14,7 @@ use forebay_movement::RingOptions;
 use super::device::on_gpu;
 use super::pinned::pin;
 use super::report::{Case, Sample, Times};
-use super::{RING_SLOTS, Session, Table, hybrid, start_gpu};
+use super::{RING_SLOTS, Session, Table, hybrid, start_gpus};
 
 /// Device memory beside that of the join: a table's bits and totals.
 const OTHER_BYTES: u64 = 64 << 20;
@@ -68,15 +68,9 @@ fn workload(build_rows: u64, probe_rows: u64) -> Workload {
     }
 }
 
-/// The tables that are measured.
-pub(super) const TABLES: [Table; 2] = [Table::Partitioned, Table::LinearProbing];
-
-/// Measures the join in partitions and with a hybrid table, or nothing if neither is named.
+/// Measures the join in partitions and with a hybrid table, or only what is named.
 pub(super) fn measure(session: &mut Session, spilled: Spilled) -> Result<()> {
     let Spilled { workload, options } = spilled;
-    if !TABLES.iter().any(|table| session.tables.contains(table)) {
-        return Ok(());
-    }
     let rows = [workload.build_rows, workload.probe_rows];
     let plan = match session.tables.contains(&Table::Partitioned) {
         true => Some(JoinPlan::new(workload.width, rows, options)?),
@@ -84,7 +78,7 @@ pub(super) fn measure(session: &mut Session, spilled: Spilled) -> Result<()> {
     };
     let answer = workload.answer(session.threads);
     let budget = options.device_bytes + OTHER_BYTES;
-    let devices: HaltingDevices = start_gpu(Some(budget))?.into();
+    let devices = start_gpus("cuda:0", Some(budget))?;
     let gpu = devices.list().remove(0);
     let mut side = |side, name: &str| pin(session, &gpu, (&workload, side), name);
     let build = side(Side::Build, "join-triton/build-side")?;

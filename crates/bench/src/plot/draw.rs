@@ -175,7 +175,8 @@ fn check(axes: Axes, point: &Point) -> Result<()> {
         .try_for_each(|value| axes.y_axis.check(value))
 }
 
-/// Draws an SVG file in a folder, which it makes if it is missing. Returns the number of files, which is 1.
+/// Draws an SVG file in a folder, which it makes if it is missing, and notes its name. Returns the number of files,
+/// which is 1.
 ///
 /// # Errors
 /// If the name, which may come from a record, has other letters than `a` to `z`, digits and `-`, or the file cannot be
@@ -198,6 +199,7 @@ pub(super) fn save(
     let drawn = drawn.and_then(|()| draw(&root));
     let drawn = drawn.and_then(|()| Ok(root.present()?));
     drawn.map_err(|error| anyhow!("writing {}: {error}", path.display()))?;
+    forebay_terminal::note(format_args!("written: {}", path.display()));
     Ok(1)
 }
 

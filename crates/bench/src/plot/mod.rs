@@ -20,7 +20,8 @@ use figures::{About, about};
 /// Options of `forebay bench plot`.
 #[derive(Args, Clone, Debug)]
 pub struct PlotArgs {
-    /// Files of JSON lines; if two lines are for the same point, the later line is used.
+    /// Files of JSON lines. If two lines are for the same point, the later line is used. Results of several machines
+    /// or scales are drawn apart.
     #[arg(required = true, value_name = "FILE")]
     pub records: Vec<PathBuf>,
     /// Folder of the plots and, if there are records of documents, of FIGURES.md.
@@ -47,7 +48,57 @@ pub(crate) struct Plot {
     pub(crate) series: Vec<(String, Vec<Point>)>,
 }
 
-/// Draws the figures that are recorded in files.
+/// Whether records are of several machines, and of several scales. The labels of their lines then name them, so that
+/// the points of a line are comparable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Several {
+    /// Whether labels name the hardware.
+    pub(crate) machines: bool,
+    /// Whether labels name the scale.
+    pub(crate) scales: bool,
+}
+
+impl Several {
+    /// Returns what the labels of these records name.
+    pub(crate) fn of(records: &[&Record]) -> Several {
+        // A machine has processors and GPUs.
+        let are_several = |is_gpu: bool| {
+            let own = records.iter();
+            let own = own.filter(|record| (record.driver != "none") == is_gpu);
+            let models: BTreeSet<&str> = own.map(|record| hardware(&record.device).1).collect();
+            models.len() > 1
+        };
+        let scales: BTreeSet<String> = records.iter().map(|record| scale(record)).collect();
+        Several {
+            machines: are_several(true) || are_several(false),
+            scales: scales.len() > 1,
+        }
+    }
+
+    /// Returns the label of the line of a record.
+    pub(crate) fn label(self, line: &str, record: &Record) -> String {
+        let mut label = line.to_owned();
+        if self.machines {
+            label += &format!(", {}", hardware(&record.device).1);
+        }
+        if self.scales {
+            label += &format!(", {}", scale(record));
+        }
+        label
+    }
+}
+
+/// Returns the scale that the command of a record names, as in `scale 0.25`.
+fn scale(record: &Record) -> String {
+    let mut words = record.command.split([' ', '=']);
+    match words.find(|word| matches!(*word, "--scale" | "--scale-factor" | "--smoke")) {
+        None => "default scale".to_owned(),
+        Some("--smoke") => "smoke run".to_owned(),
+        Some(_) => format!("scale {}", words.next().unwrap_or("unknown")),
+    }
+}
+
+/// Draws the figures that are recorded in files. Notes the name of each file that it writes.
 ///
 /// # Errors
 /// If a line of a file is not a record, no record belongs to a figure, or the folder cannot be written.
@@ -108,7 +159,9 @@ fn documents(folder: &Path, records: &[Record]) -> Result<usize> {
         draw::write(folder, plot)?;
     }
     if !plots.is_empty() {
-        fs::write(folder.join("FIGURES.md"), page::of(&plots, &records))?;
+        let path = folder.join("FIGURES.md");
+        fs::write(&path, page::of(&plots, &records))?;
+        forebay_terminal::note(format_args!("written: {}", path.display()));
     }
     Ok(plots.len())
 }
@@ -265,6 +318,29 @@ mod tests {
         let plots = plots(&records).expect("the records are points of figures");
         let medians: Vec<f64> = plots[0].points().map(|point| point.median).collect();
         assert_eq!(medians, [500.0, 100.0]);
+    }
+
+    #[test]
+    fn a_line_has_one_machine_and_one_scale() {
+        let of = |device: &str, command: &str| Record {
+            device: device.to_owned(),
+            command: command.to_owned(),
+            ..record("figure-6/1", "searches_per_s", 1.0)
+        };
+        let all = [
+            of("host:2 of A", "forebay bench q6 --scale-factor=10"),
+            of("1 thread of A", "forebay bench q6 --rounds 2"),
+            of("host:2 of B", "forebay bench q6 --smoke"),
+        ];
+        let all: Vec<&Record> = all.iter().collect();
+        let labels = |records: &[&Record]| -> Vec<String> {
+            let several = Several::of(records);
+            let labels = records.iter().map(|record| several.label("q6", record));
+            labels.collect()
+        };
+        assert_eq!(labels(&all[..1]), ["q6"]);
+        assert_eq!(labels(&all[..2]), ["q6, scale 10", "q6, default scale"]);
+        assert_eq!(labels(&all)[2], "q6, B, smoke run");
     }
 
     #[test]

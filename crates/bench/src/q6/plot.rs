@@ -1,12 +1,13 @@
 //! Plots of records: execution time by phase and CPU use, as in figures 5 and 7 of Miura et al., and rates.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::Result;
 
 use crate::plot::bars::{self, Panel, Scales};
 use crate::plot::draw::{self, Axes, Axis};
-use crate::plot::{Plot, Point};
+use crate::plot::{Plot, Point, Several};
 use crate::record::Record;
 use crate::size;
 
@@ -39,14 +40,14 @@ pub(crate) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
         parts: &["I/O", "transfer", "compute", "rest"],
     };
     let metrics = ["io_s", "transfer_s", "compute_s", "rest_s"];
-    let phases = panels(&SERIAL, records, |case| values(records, case, &metrics));
+    let phases = panels(&SERIAL, records, |own, case| values(own, case, &metrics));
     let usage = Scales {
         y: "% of one core",
         parts: &["user", "system", "wait for the disk"],
         ..time
     };
     let all: Vec<&str> = SERIAL.into_iter().chain(RING).collect();
-    let percent = panels(&all, records, |case| cpu_percent(records, case));
+    let percent = panels(&all, records, cpu_percent);
     let written = [
         bars::write_panels((folder, "q6-time"), time, &phases)?,
         bars::write_panels((folder, "q6-cpu-use"), usage, &percent)?,
@@ -81,27 +82,33 @@ fn parts(case: &str) -> Option<(&str, u64)> {
 fn panels(
     names: &[&str],
     records: &[&Record],
-    heights: impl Fn(&str) -> Option<Vec<f64>>,
+    heights: impl Fn(&[&Record], &str) -> Option<Vec<f64>>,
 ) -> Vec<Panel> {
-    let panel = |name: &&str| {
-        let own = records.iter().filter_map(|record| {
-            let (of, bytes) = parts(&record.case)?;
-            (of == *name).then_some(bytes)
-        });
-        let mut sizes: Vec<u64> = own.collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        let bar = |bytes: u64| {
-            let heights = heights(&format!("{name}/{bytes}"))?;
-            Some((size::text(bytes as usize), heights))
-        };
-        Panel {
-            title: (*name).to_owned(),
-            bars: sizes.into_iter().filter_map(bar).collect(),
+    let several = Several::of(records);
+    let mut panels = Vec::new();
+    for name in names {
+        let mut lines: BTreeMap<String, Vec<&Record>> = BTreeMap::new();
+        for record in records {
+            if parts(&record.case).is_some_and(|(of, _)| of == *name) {
+                let own = lines.entry(several.label(name, record));
+                own.or_default().push(*record);
+            }
         }
-    };
-    let all = names.iter().map(panel);
-    all.filter(|panel| !panel.bars.is_empty()).collect()
+        for (title, own) in lines {
+            let sizes: BTreeSet<u64> = own
+                .iter()
+                .filter_map(|it| Some(parts(&it.case)?.1))
+                .collect();
+            let bar = |bytes: u64| {
+                let heights = heights(&own, &format!("{name}/{bytes}"))?;
+                Some((size::text(bytes as usize), heights))
+            };
+            let bars = sizes.into_iter().filter_map(bar).collect();
+            panels.push(Panel { title, bars });
+        }
+    }
+    panels.retain(|panel: &Panel| !panel.bars.is_empty());
+    panels
 }
 
 /// Returns the rate of each case with buffers, by buffer size.
@@ -112,11 +119,13 @@ fn rates(records: &[&Record]) -> Plot {
         axes: RATES,
         series: Vec::new(),
     };
+    let several = Several::of(records);
     for record in records.iter().filter(|record| record.metric == "gb_per_s") {
         if let Some((name, bytes)) = parts(&record.case)
             && !SERIAL.contains(&name)
         {
-            plot.add(name, Point::of(record, bytes));
+            let label = several.label(name, record);
+            plot.add(&label, Point::of(record, bytes));
         }
     }
     plot

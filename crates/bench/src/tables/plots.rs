@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::plot::bars::{self, Bar};
 use crate::plot::draw::{self, Axes, Axis};
-use crate::plot::{Plot, Point};
+use crate::plot::{Plot, Point, Several};
 use crate::record::Record;
 
 /// Times by query.
@@ -31,6 +31,7 @@ const PG_STROM: (&str, f64) = ("PG-Strom, SSB 3, 2 GPUs, from SSDs", 6e9 / 44.1)
 /// # Errors
 /// If a plot cannot be written.
 pub(crate) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
+    let several = Several::of(records);
     let mut written = 0;
     for (name, title) in BENCHMARKS {
         let mut plot = Plot {
@@ -46,7 +47,8 @@ pub(crate) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
                 queries.push(query);
                 queries.len() - 1
             });
-            plot.add(&engine(record), Point::of(record, place as u64 + 1));
+            let label = several.label(&engine(record), record);
+            plot.add(&label, Point::of(record, place as u64 + 1));
         }
         written += draw::write(folder, &plot)?;
         let totals = totals(records, name);
@@ -79,11 +81,12 @@ fn engine(record: &Record) -> String {
 
 /// Returns the time of all queries of a benchmark, for each engine. The last record of one counts.
 fn totals(records: &[&Record], benchmark: &str) -> Vec<Bar> {
+    let several = Several::of(records);
     let mut bars: Vec<Bar> = Vec::new();
     for record in records {
         let of = record.case.split_once(',');
         if of.is_some_and(|(of, rest)| of == benchmark && rest.ends_with(", total")) {
-            let label = engine(record);
+            let label = several.label(&engine(record), record);
             bars.retain(|(known, _)| *known != label);
             bars.push((label, record.median));
         }
@@ -93,6 +96,7 @@ fn totals(records: &[&Record], benchmark: &str) -> Vec<Bar> {
 
 /// Returns the rows a second of query 3.1 of SSB, for each engine, and that of the paper's authors.
 fn rates(records: &[&Record]) -> Vec<Bar> {
+    let several = Several::of(records);
     let mut bars: Vec<Bar> = Vec::new();
     for (query, record) in of_queries(records, "ssb") {
         if query == "3.1"
@@ -100,6 +104,7 @@ fn rates(records: &[&Record]) -> Vec<Bar> {
             && let Some(rows) = record.expect
         {
             let label = format!("{}, SSB {query}, from memory", record.engine);
+            let label = several.label(&label, record);
             bars.retain(|(known, _)| *known != label);
             bars.push((label, rows as f64 / record.median * 1e3));
         }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::plot::bars::{self, Bar};
 use crate::plot::draw::{self, Axes, Axis};
-use crate::plot::{Plot, Point, find_or_add};
+use crate::plot::{Plot, Point, Several, find_or_add};
 use crate::record::Record;
 
 /// Rates by chunk size.
@@ -29,6 +29,7 @@ const DIRECTIONS: [(&str, &str); 3] = [
 /// # Errors
 /// If a plot cannot be written.
 pub(crate) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
+    let several = Several::of(records);
     let mut written = 0;
     for (direction, text) in DIRECTIONS {
         let mut plot = Plot {
@@ -38,7 +39,8 @@ pub(crate) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
             series: Vec::new(),
         };
         for (method, chunk_bytes, record) in moves(records, direction) {
-            plot.add(method, Point::of(record, chunk_bytes));
+            let label = several.label(method, record);
+            plot.add(&label, Point::of(record, chunk_bytes));
         }
         written += draw::write(folder, &plot)?;
     }
@@ -86,10 +88,11 @@ fn moves<'a>(
 
 /// Returns the best rate of each method and direction.
 fn best(records: &[&Record]) -> Vec<Bar> {
+    let several = Several::of(records);
     let mut bars: Vec<Bar> = Vec::new();
     for (direction, text) in DIRECTIONS {
         for (method, _, record) in moves(records, direction) {
-            let label = format!("{method}, {text}");
+            let label = several.label(&format!("{method}, {text}"), record);
             let is_known = |(known, _): &Bar| *known == label;
             let (_, rate) = find_or_add(&mut bars, is_known, || (label.clone(), 0.0));
             *rate = rate.max(record.median);
@@ -100,13 +103,15 @@ fn best(records: &[&Record]) -> Vec<Bar> {
 
 /// Returns the measurements of reads with a metric; the later one of the same case.
 fn values(records: &[&Record], metric: &str) -> Vec<Bar> {
+    let several = Several::of(records);
     let mut bars: Vec<Bar> = Vec::new();
     for record in records.iter().filter(|record| record.metric == metric) {
         let Some(label) = record.case.strip_prefix("read/") else {
             continue;
         };
-        bars.retain(|(known, _)| known != label);
-        bars.push((label.to_owned(), record.median));
+        let label = several.label(label, record);
+        bars.retain(|(known, _)| *known != label);
+        bars.push((label, record.median));
     }
     bars
 }
@@ -122,10 +127,11 @@ fn reads(records: &[&Record]) -> Vec<Bar> {
     in_order.chain(at_random.filter_map(in_bytes)).collect()
 }
 
-/// Returns the bytes of a read from a label such as `host-memory/random-8b`.
+/// Returns the bytes of a read from a label that begins as `host-memory/random-8b`.
 fn random_bytes(label: &str) -> Option<f64> {
-    let (_, bytes) = label.split_once("random-")?;
-    bytes.strip_suffix('b')?.parse().ok()
+    let (_, rest) = label.split_once("random-")?;
+    let (bytes, _) = rest.split_once('b')?;
+    bytes.parse().ok()
 }
 
 #[cfg(test)]
