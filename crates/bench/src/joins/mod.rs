@@ -18,6 +18,7 @@ mod report;
 mod size;
 mod spilled;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
@@ -41,10 +42,10 @@ const RING_SLOTS: usize = 8;
 const PAGE_BYTES: usize = 4096;
 /// Bytes of device memory of a smoke run.
 const SMOKE_BYTES: u64 = 1 << 30;
-/// Minimum of the device memory that a join may use.
-const DEVICE_BYTES_MIN: usize = 1 << 20;
+/// Minimum of the device memory, and of the host memory, that a join may use.
+const JOIN_BYTES_MIN: usize = 1 << 20;
 /// Maximum of it.
-const DEVICE_BYTES_MAX: usize = 1 << 40;
+const JOIN_BYTES_MAX: usize = 1 << 40;
 /// Maximum number of runs of a measurement.
 const ROUNDS_MAX: u64 = 1 << 20;
 
@@ -69,8 +70,14 @@ pub struct JoinsArgs {
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = chunk_bytes())]
     pub chunk_bytes: usize,
     /// Device memory that a join may use, in the section `spilled`.
-    #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = device_bytes())]
+    #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = join_bytes())]
     pub device_bytes: usize,
+    /// Pinned host memory to which a join may spill, in the section `spilled`; without it, what both sides leave.
+    #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
+    pub host_bytes: Option<usize>,
+    /// Folder of a temporary file for what does not fit in host memory, in the section `spilled`.
+    #[arg(long, value_name = "DIR")]
+    pub spill_directory: Option<PathBuf>,
     /// Runs of each measurement, at least 1, after one that warms up.
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = rounds())]
     pub rounds: usize,
@@ -94,7 +101,7 @@ pub enum Section {
     /// A table partly on the device and partly in host memory, 8 times as large as that of workload A. Measured alone.
     Hybrid,
     /// 1,024 million by 1,024 million tuples in pinned host memory: in partitions that spill to host memory, and with a
-    /// hybrid table. Needs 60 GiB of host memory at scale 1. Measured alone.
+    /// hybrid table. Needs 60 GiB of host memory at scale 1, or less with `--spill-directory`. Measured alone.
     Spilled,
     /// Both sides spread over all GPUs, beside the same on one: in partitions, and with a table that is interleaved
     /// over the GPUs. Measured alone.
@@ -232,10 +239,9 @@ pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
                 hybrid::measure(&mut session, hybrid::workload(scale))?;
             }
             Section::Spilled if is_wanted => {
-                let (bytes, ring) = (args.device_bytes as u64, session.ring);
                 let spilled = match args.smoke {
                     true => Spilled::smoke(),
-                    false => Spilled::scaled(args.scale, bytes, ring),
+                    false => Spilled::scaled(args, session.ring),
                 };
                 spilled::measure(&mut session, spilled)?;
             }
@@ -294,6 +300,10 @@ fn check(args: &JoinsArgs, has_gpu: bool) -> Result<()> {
             || args.tables.iter().any(is_measured),
         "`spilled` and `gpus` measure the tables `partitioned` and `linear-probing`: name one of them"
     );
+    ensure!(
+        has(&Section::Spilled) || (args.host_bytes.is_none() && args.spill_directory.is_none()),
+        "`--host-bytes` and `--spill-directory` are options of `spilled`: name it by `--only spilled`"
+    );
     let has_table = args.tables.is_empty() || args.tables.contains(&Table::LinearProbing);
     let has_workload = args.workloads.is_empty() || args.workloads.contains(&Tuples::A);
     ensure!(
@@ -320,9 +330,9 @@ fn chunk_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
     crate::size::multiples(PAGE_BYTES, PAGE_BYTES..=most)
 }
 
-/// Returns the parser of the device memory of a join.
-fn device_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
-    crate::size::multiples(1, DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX)
+/// Returns the parser of the device memory of a join, and of its host memory.
+fn join_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
+    crate::size::multiples(1, JOIN_BYTES_MIN..=JOIN_BYTES_MAX)
 }
 
 /// Returns the parser of a number of runs.
@@ -563,6 +573,11 @@ mod tests {
             let args = parse(&["--only", only, "--tables", tables]).expect("right flags");
             let error = run(&args).expect_err("it is refused").to_string();
             assert!(error.contains(part), "{error}");
+        }
+        for option in ["--host-bytes=1G", "--spill-directory=/tmp"] {
+            let args = parse(&["--only", "cpu", option]).expect("right flags");
+            let error = run(&args).expect_err("it is of `spilled`").to_string();
+            assert!(error.contains("--only spilled"), "{error}");
         }
         let args = parse(&["--only", "figures", "--tables", "partitioned"]).expect("right flags");
         check(&args, false).expect("the CPU joins in partitions");
