@@ -31,7 +31,8 @@ pub use index::{HashIndex, IndexBuilder, InterleavedRows, Totals};
 pub use kernels::{JoinTotals, kernels};
 pub use launch::InFlight;
 pub use partitions::{
-    DevicePartitions, PartitionJoin, RunShape, STAGES, Slices, StepInFlight, TableMemory,
+    DevicePartitions, LoadedRows, PartitionJoin, RunShape, STAGES, Slices, StepInFlight,
+    StoredRuns, TableMemory,
 };
 pub use shape::{TableMethod, TableShape, Width};
 pub use workload::{ProbeKeys, Side, Workload};

@@ -1,5 +1,7 @@
 //! Sides of a join in partitions, for kernels: each partition has a table of its own.
 
+mod stored;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,6 +21,8 @@ use crate::kernels::{
 };
 use crate::launch::{self, InFlight};
 use crate::shape::{TableShape, Width};
+
+pub use stored::{LoadedRows, StoredRuns};
 
 /// Maximum number of rows of a run, whose slices are counted by 32-bit numbers.
 const RUN_ROWS_MAX: u64 = 1 << 30;
@@ -153,6 +157,39 @@ impl Slices {
         let partitions = self.shape.partitions();
         run * partitions..(run + 1) * partitions
     }
+
+    /// Reads the slices of each run. Blocks until the earlier work of the stream is done.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn read(&self, cuda: &Cuda, stream: &Stream) -> Result<Vec<RunSlices>, JobError> {
+        let known = read_all(cuda, self.slices.clone(), stream)?;
+        let known = known.chunks(self.shape.partitions());
+        let slices = (0..self.runs()).zip(known).map(|(run, known)| RunSlices {
+            view: self.slices.view(self.of_run(run)),
+            known: known.into(),
+        });
+        Ok(slices.collect())
+    }
+}
+
+/// The slice that each partition has of a run. Clones are the same.
+#[derive(Debug, Clone)]
+struct RunSlices {
+    /// For kernels.
+    view: DeviceView<Slice>,
+    /// The same, for the host.
+    known: Arc<[Slice]>,
+}
+
+/// Returns the bytes of a run that have the rows of some of its slices, which follow each other.
+fn bytes_of(slices: &[Slice], width: Width) -> Range<u64> {
+    let (Some(first), Some(last)) = (slices.first(), slices.last()) else {
+        return 0..0;
+    };
+    let room = u64::from(last.count).next_multiple_of(u64::from(SLICE_ROWS));
+    let end = u64::from(last.begin) + 2 * room;
+    u64::from(first.begin) * width.bytes()..end * width.bytes()
 }
 
 /// A side in partitions. Clones are the same side.
@@ -166,10 +203,9 @@ pub struct DevicePartitions {
 #[derive(Debug, Clone)]
 struct DividedRun {
     rows: Column,
-    /// The slice of each partition, for kernels.
-    slices: DeviceView<Slice>,
-    /// The same, for the host.
-    known: Arc<[Slice]>,
+    /// Offset in the run of the first byte of the column.
+    first: u64,
+    slices: RunSlices,
 }
 
 impl DevicePartitions {
@@ -194,13 +230,11 @@ impl DevicePartitions {
             assert!(memory.bytes() >= shape.bytes(), "{memory:?}");
             assert_is_aligned(memory.pointer());
         }
-        let known = read_all(cuda, slices.slices.clone(), stream)?;
-        let known = known.chunks(shape.partitions());
-        let runs = runs.into_iter().zip(known).enumerate();
-        let runs = runs.map(|(run, (rows, known))| DividedRun {
+        let runs = runs.into_iter().zip(slices.read(cuda, stream)?);
+        let runs = runs.map(|(rows, slices)| DividedRun {
             rows,
-            slices: slices.slices.view(slices.of_run(run)),
-            known: known.into(),
+            first: 0,
+            slices,
         });
         Ok(DevicePartitions {
             shape,
@@ -228,24 +262,31 @@ impl DevicePartitions {
         (self.shape.width, self.shape.bits)
     }
 
-    /// Asserts that kernels of a device may read the side.
-    fn assert_reaches(&self, cuda: &Cuda) {
+    /// Asserts that kernels of a device may read some partitions of the side.
+    fn assert_reaches(&self, cuda: &Cuda, partitions: &Range<usize>) {
         for run in &self.runs {
             run.rows.assert_reaches(cuda);
-            cuda.assert_reaches(&run.slices);
+            cuda.assert_reaches(&run.slices.view);
+            let bytes = bytes_of(&run.slices.known[partitions.clone()], self.shape.width);
+            let has = run.first..run.first + run.rows.bytes();
+            let is_there = has.start <= bytes.start && bytes.end <= has.end;
+            assert!(bytes.is_empty() || is_there, "{bytes:?} of {has:?}");
         }
     }
 
     /// Returns the slice that a partition has of each run.
     fn of_partition(&self, partition: usize) -> impl Iterator<Item = Slice> {
-        self.runs.iter().map(move |run| run.known[partition])
+        self.runs.iter().map(move |run| run.slices.known[partition])
     }
 
-    /// Returns where kernels find a run that is where it was written.
+    /// Returns where kernels find a run in its column.
     fn place(&self, run: usize) -> Run {
+        let run = &self.runs[run];
+        // The column begins at `first` of the run.
+        let address = run.rows.pointer().address().wrapping_sub(run.first);
         Run {
-            rows: self.runs[run].rows.pointer(),
-            slices: self.runs[run].slices.pointer(),
+            rows: DevicePointer::new(address),
+            slices: run.slices.view.pointer(),
         }
     }
 }
@@ -378,8 +419,8 @@ impl PartitionJoin {
     /// memory is too small, or the device fails.
     ///
     /// # Panics
-    /// If the sides differ in width or in the number of partitions, or have fewer; if memory is too small, begins at no
-    /// multiple of 16 or is that of another device, for sides one that this device does not reach.
+    /// If the sides differ in width or in the number of partitions, have fewer, or lack rows of these; if memory is too
+    /// small, begins at no multiple of 16 or is that of another device, for sides one that this device does not reach.
     pub fn new(
         cuda: &Cuda,
         (build, probe): (DevicePartitions, DevicePartitions),
@@ -389,8 +430,8 @@ impl PartitionJoin {
     ) -> Result<PartitionJoin, IndexError> {
         let width = build.shape.width;
         assert_eq!(build.width_and_bits(), probe.width_and_bits());
-        build.assert_reaches(cuda);
-        probe.assert_reaches(cuda);
+        build.assert_reaches(cuda, &partitions);
+        probe.assert_reaches(cuda, &partitions);
         cuda.assert_owns(&table.slots);
         table.staging.iter().for_each(|it| cuda.assert_owns(it));
         assert_is_aligned(table.slots.pointer());
@@ -560,7 +601,7 @@ fn staged(
         if let (Column::Pinned(memory, range), 1..) = (&build.runs[run].rows, count) {
             let room = u64::from(count.next_multiple_of(SLICE_ROWS));
             let (begin, bytes) = (u64::from(begin) * width, 2 * room * width);
-            let from = range.start + begin as usize;
+            let from = range.start + (begin - build.runs[run].first) as usize;
             let to = end..end + bytes as usize;
             end = to.end;
             // The slice begins at `begin` of the run.
@@ -604,6 +645,17 @@ pub(crate) fn tables(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bytes_of_partitions_are_those_from_the_first_slice_to_the_last_payload() {
+        let slice = |begin, count| Slice { begin, count };
+        // Slices have room for 32, 0, 64 and 32 keys, and as many payloads.
+        let slices = [slice(0, 5), slice(64, 0), slice(64, 33), slice(192, 32)];
+        assert_eq!(bytes_of(&slices, Width::Eight), 0..2048);
+        assert_eq!(bytes_of(&slices[1..3], Width::Four), 256..768);
+        assert!(bytes_of(&slices[1..2], Width::Four).is_empty());
+        assert!(bytes_of(&[], Width::Four).is_empty());
+    }
 
     #[test]
     fn runs_share_tables_that_have_room_for_them() {

@@ -15,7 +15,8 @@ use forebay_movement::{Feed, Slots, Source, Unread};
 pub struct PinnedColumns {
     keys: Arc<HostRegistration<AlignedBytes>>,
     payloads: Arc<HostRegistration<AlignedBytes>>,
-    bytes: usize,
+    /// The bytes of each column, in its memory.
+    range: Range<usize>,
 }
 
 impl PinnedColumns {
@@ -33,14 +34,14 @@ impl PinnedColumns {
         PinnedColumns {
             keys,
             payloads,
-            bytes,
+            range: 0..bytes,
         }
     }
 
     /// Returns the rows, which kernels read over the bus.
     pub fn rows(&self) -> DeviceRows {
         let column = |memory: &Arc<HostRegistration<AlignedBytes>>| {
-            Column::Pinned(Arc::clone(memory), 0..self.bytes)
+            Column::Pinned(Arc::clone(memory), self.range.clone())
         };
         DeviceRows {
             keys: column(&self.keys),
@@ -54,8 +55,8 @@ impl PinnedColumns {
     /// If device memory is too small, or the device fails.
     pub fn copy(&self, cuda: &Cuda) -> Result<DeviceRows, JobError> {
         let column = |memory: &Arc<HostRegistration<AlignedBytes>>| -> Result<Column, JobError> {
-            let to: DeviceView<u8> = cuda.buffer::<u8>(self.bytes)?.all();
-            let from = RegisteredPart::new(memory, 0..self.bytes);
+            let to: DeviceView<u8> = cuda.buffer::<u8>(self.range.len())?.all();
+            let from = RegisteredPart::new(memory, self.range.clone());
             Transfer::begin(cuda, from, to.clone(), cuda.uploads())?.finish()?;
             Ok(Column::Device(to))
         };
@@ -68,8 +69,8 @@ impl PinnedColumns {
     /// Returns the rows as the CPU reads them.
     pub fn host_rows(&self) -> HostRows<'_> {
         HostRows {
-            keys: &self.keys[..self.bytes],
-            payloads: &self.payloads[..self.bytes],
+            keys: &self.keys[self.range.clone()],
+            payloads: &self.payloads[self.range.clone()],
         }
     }
 
@@ -82,8 +83,19 @@ impl PinnedColumns {
         width: Width,
         rows: &Range<u64>,
     ) -> [RegisteredPart<AlignedBytes>; 2] {
-        let [begin, end] = [rows.start, rows.end].map(|row| (row * width.bytes()) as usize);
+        let at = |row: u64| self.range.start + (row * width.bytes()) as usize;
+        let (begin, end) = (at(rows.start), at(rows.end));
         [&self.keys, &self.payloads].map(|column| RegisteredPart::new(column, begin..end))
+    }
+
+    /// Returns some of the chunks in which a ring with slots of `slot_bytes` bytes moves the side, as a side. Those
+    /// beyond the last one are left out.
+    pub(crate) fn chunks(&self, slot_bytes: usize, chunks: Range<usize>) -> PinnedColumns {
+        let at = |chunk: usize| (self.range.start + chunk * slot_bytes / 2).min(self.range.end);
+        PinnedColumns {
+            range: at(chunks.start)..at(chunks.end),
+            ..self.clone()
+        }
     }
 
     /// Returns the rows of a chunk in device memory.
@@ -98,11 +110,11 @@ impl PinnedColumns {
 
 impl Source for PinnedColumns {
     fn name(&self) -> String {
-        format!("two columns of {} bytes of pinned memory", self.bytes)
+        format!("two columns of {} bytes of pinned memory", self.range.len())
     }
 
     fn bytes(&self) -> u64 {
-        2 * self.bytes as u64
+        2 * self.range.len() as u64
     }
 
     fn threads(&self) -> usize {
@@ -112,7 +124,8 @@ impl Source for PinnedColumns {
     fn fill(&self, slots: &Slots<'_>) -> Result<(), Unread> {
         while let Some(slot) = slots.next() {
             // Slots are whole pages, and so half a chunk is whole values.
-            let (begin, half) = (slot.chunk().offset as usize / 2, slot.chunk().bytes / 2);
+            let half = slot.chunk().bytes / 2;
+            let begin = self.range.start + slot.chunk().offset as usize / 2;
             let keys = RegisteredPart::new(&self.keys, begin..begin + half);
             let payloads = RegisteredPart::new(&self.payloads, begin..begin + half);
             let copies = move |cuda: &Cuda,

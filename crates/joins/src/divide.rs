@@ -1,6 +1,7 @@
 //! The first pass: each chunk of a side becomes a run, in device memory or, after a copy, in pinned host memory.
 
 use std::error::Error;
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_device::cuda::{Cuda, DeviceView, Event, HostRegistration, Part, Stream, Transfer};
@@ -21,10 +22,8 @@ pub(crate) struct RunMemory {
     pub(crate) resident: Vec<DeviceView<u8>>,
     /// Device memory of runs that are written back, in turn, with the last copy from each.
     pub(crate) buffers: Vec<(DeviceView<u8>, Option<Arc<Event>>)>,
-    /// Where those are written to.
+    /// Where those are written to: a part for each run.
     pub(crate) spill: Vec<SpillPart>,
-    /// The spill memory behind the last part.
-    pub(crate) rest: SpillPart,
     /// The stream of the copies.
     pub(crate) stream: Stream,
 }
@@ -37,7 +36,7 @@ pub(crate) enum Place {
     Spilled(Transfer<DeviceView<u8>, SpillPart>),
 }
 
-/// Divides the chunks of a side.
+/// Divides chunks of a side.
 pub(crate) struct DivideChunks {
     /// `None` after the move.
     state: Mutex<Option<State>>,
@@ -46,16 +45,20 @@ pub(crate) struct DivideChunks {
 struct State {
     slices: Slices,
     memory: RunMemory,
+    /// Index in the slices of the run of the first chunk.
+    first: usize,
+    /// The runs of all chunks.
     runs: Vec<Option<Place>>,
 }
 
 impl DivideChunks {
-    pub(crate) fn new(slices: Slices, memory: RunMemory) -> DivideChunks {
-        let runs = (0..slices.runs()).map(|_| None).collect();
+    /// Returns a consumer of chunks of which each becomes one of these runs, in order.
+    pub(crate) fn new(slices: Slices, runs: &Range<usize>, memory: RunMemory) -> DivideChunks {
         let state = State {
             slices,
             memory,
-            runs,
+            first: runs.start,
+            runs: runs.clone().map(|_| None).collect(),
         };
         DivideChunks {
             state: Mutex::new(Some(state)),
@@ -76,7 +79,7 @@ impl DivideChunks {
 pub(crate) struct Divided(State);
 
 impl Divided {
-    /// Returns the slices and the runs of a side, and the memory that is left.
+    /// Returns the slices, the runs of the chunks, and the memory that is left.
     ///
     /// # Panics
     /// If a chunk was not divided.
@@ -85,6 +88,7 @@ impl Divided {
             slices,
             memory,
             runs,
+            ..
         } = self.0;
         let runs = runs
             .into_iter()
@@ -105,9 +109,11 @@ impl Consumer for DivideChunks {
         let State {
             slices,
             memory,
+            first,
             runs,
         } = state.as_mut().expect("the move has not ended");
-        let run = chunk.index as usize;
+        let index = chunk.index as usize;
+        let run = *first + index;
         let rows = PinnedColumns::rows_of_chunk(bytes);
         let mut divide = |cuda: &mut Cuda, to: &DeviceView<u8>| -> Result<(), JobError> {
             let dividing = slices.divide_async(cuda, &rows, run, to, stream)?;
@@ -120,7 +126,7 @@ impl Consumer for DivideChunks {
                 Place::Device(to)
             }
             None => {
-                let turn = run % memory.buffers.len();
+                let turn = index % memory.buffers.len();
                 let (buffer, copied) = &mut memory.buffers[turn];
                 if let Some(copied) = copied {
                     cuda.wait(stream, copied)?;
@@ -134,7 +140,7 @@ impl Consumer for DivideChunks {
                 Place::Spilled(copy)
             }
         };
-        runs[run] = Some(place);
+        runs[index] = Some(place);
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use forebay_device::Device;
 use forebay_device::cuda::RegisterError;
 use forebay_hash_index::IndexError;
 use forebay_movement::MoveError;
+use forebay_movement::storage::FileError;
 
 /// Why a join failed. Its memory is free again.
 #[derive(Debug, thiserror::Error)]
@@ -18,10 +19,13 @@ pub enum JoinError {
         /// Bytes that it may use.
         given: u64,
     },
-    /// The runs that do not fit in device memory need too much host memory.
-    #[error("a join in partitions spills {needed} bytes to host memory, and may use {given}")]
+    /// The runs that do not fit in device memory need too much host memory, or those on disk pass through too little.
+    #[error(
+        "a join in partitions needs {needed} bytes of host memory to spill to, and may use {given}; allow more, or name \
+         a folder for what does not fit there"
+    )]
     TooLittleHostMemory {
-        /// Bytes that spill.
+        /// Bytes that it needs at least.
         needed: u64,
         /// Bytes that it may use.
         given: u64,
@@ -49,6 +53,9 @@ pub enum JoinError {
     /// A side could not be moved, or the device failed.
     #[error(transparent)]
     Move(#[from] MoveError),
+    /// Runs cannot be written to a file, or read from it.
+    #[error("a join cannot spill to disk: {0}")]
+    File(#[from] FileError),
     /// The driver cannot pin the memory to which partitions spill.
     #[error(transparent)]
     Register(#[from] RegisterError),

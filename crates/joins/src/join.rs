@@ -2,21 +2,27 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::panic::resume_unwind;
+use std::path::Path;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
 use forebay_cancel::Stop;
 use forebay_device::cuda::{Cuda, DeviceView, HostRegistration, Part, Priority, Stream};
 use forebay_device::{AlignedBytes, Device, DeviceFault};
 use forebay_hash_index::{
-    Column, DevicePartitions, IndexError, JoinTotals, PartitionJoin, Slices, TableMemory,
+    Column, DevicePartitions, IndexError, JoinTotals, LoadedRows, PartitionJoin, Slices,
+    StoredRuns, TableMemory,
 };
 use forebay_movement::method::run_on_device;
-use forebay_movement::{Source, StagingRing};
+use forebay_movement::storage::{DataFile, FileError, PageCache};
+use forebay_movement::{MoveError, Source, StagingRing};
 
-use crate::divide::{DivideChunks, Place, RunMemory};
+use crate::divide::{DivideChunks, Place, RunMemory, SpillPart};
+use crate::loads::{Load, LoadOfSide, loads};
 use crate::plan::BUFFERS;
+use crate::run_file::RunFile;
 use crate::{JoinError, JoinPlan, PinnedColumns};
 
 /// Maximum number of steps in flight while the host queues the next one.
@@ -35,8 +41,30 @@ pub struct PartitionedJoin {
     plan: JoinPlan,
     ring: StagingRing,
     memory: JoinMemory,
-    /// The host memory to which runs spill; `None` after a join that failed. The next one pins new memory.
-    spill: Option<Spill>,
+    /// `None` after a join that failed. The next one pins new memory.
+    host: Option<HostMemory>,
+    /// Makes a temporary file in a folder. Tests put a function here whose file cannot be written.
+    pub(crate) make_file: fn(&Path) -> Result<DataFile, FileError>,
+}
+
+/// Pinned host memory of a join.
+#[derive(Debug)]
+struct HostMemory {
+    /// For the runs that stay there.
+    runs: Spill,
+    /// Runs pass through these to disk: while the runs in one are written, the next go to the other. In the second
+    /// pass, the rows in one are joined while the next are read into the other.
+    halves: [Spill; 2],
+}
+
+impl HostMemory {
+    fn pin(device: &Device, plan: &JoinPlan) -> Result<HostMemory, JoinError> {
+        let half = plan.half_bytes();
+        Ok(HostMemory {
+            runs: pinned(device, plan.in_host as u64 * plan.run_bytes())?,
+            halves: [pinned(device, half)?, pinned(device, half)?],
+        })
+    }
 }
 
 /// Device memory of a join, and its streams.
@@ -56,7 +84,7 @@ struct JoinMemory {
 pub struct JoinReport {
     /// The matches.
     pub totals: JoinTotals,
-    /// The time until both sides were divided, and what spills was in host memory.
+    /// The time until both sides were divided, and what spills was in host memory or on disk.
     pub divide: Duration,
     /// The time after that.
     pub join: Duration,
@@ -81,13 +109,13 @@ pub fn on_gpu<T: Send + 'static>(
 
 impl PartitionedJoin {
     /// Takes the memory of a join: device memory and a ring on this GPU, and pinned host memory to which runs spill
-    /// ([`JoinPlan::spill_bytes`]). Blocks. The process ends if the system has no memory to spill to.
+    /// ([`JoinPlan::host_bytes`]). Blocks. The process ends if the system has no memory to spill to.
     ///
     /// # Errors
     /// If memory is too small or cannot be pinned, or the device is not a GPU or is lost.
     pub fn new(device: &Arc<Device>, plan: JoinPlan) -> Result<PartitionedJoin, JoinError> {
         let ring = StagingRing::lease(device, plan.ring)?;
-        let (run_bytes, resident) = (plan.run.bytes() as usize, plan.resident);
+        let (run_bytes, resident) = (plan.run_bytes() as usize, plan.resident);
         let (slots, staging) = (plan.table_bytes as usize, plan.staging_bytes() as usize);
         let memory = on_gpu(device, move |cuda| {
             let runs = |count| -> Result<Vec<_>, IndexError> {
@@ -110,19 +138,21 @@ impl PartitionedJoin {
             })
         })?;
         Ok(PartitionedJoin {
-            spill: Some(pinned(device, plan.spill_bytes())?),
+            host: Some(HostMemory::pin(device, &plan)?),
             device: Arc::clone(device),
             plan,
             ring,
             memory,
+            make_file: |folder| DataFile::temporary(folder, PageCache::Bypass),
         })
     }
 
-    /// Joins both sides. Blocks; must not be called on an async worker thread or on a device's thread.
+    /// Joins both sides. Blocks; must not be called on an async worker thread or on a device's thread. Runs on disk are
+    /// in a file without a name, whose room is free again after the call, or when the process ends.
     ///
     /// # Errors
-    /// The first error: if a key has more than about 4,096 rows in one table, the join is stopped, or the device is
-    /// lost.
+    /// The first error: if a key has more than about 4,096 rows in one table, the join is stopped, the disk is full or
+    /// fails, or the device is lost. The next call joins again, unless the device is lost.
     ///
     /// # Panics
     /// If a side has other rows than the plan says.
@@ -132,27 +162,27 @@ impl PartitionedJoin {
         stop: &Stop,
     ) -> Result<JoinReport, JoinError> {
         let began = Instant::now();
-        let spill = match self.spill.take() {
-            Some(spill) => spill,
-            None => pinned(&self.device, self.plan.spill_bytes())?,
-        };
         let width = self.plan.run.width().bytes();
         let bytes = [build, probe].map(|side| side.bytes());
         assert_eq!(bytes, self.plan.rows.map(|rows| 2 * rows * width), "bytes");
-        let memory = self.run_memory(spill);
-        let (shape, runs) = (self.plan.run, self.plan.runs);
-        let stream = self.memory.kernels.clone();
-        let [of_build, of_probe] = on_gpu(&self.device, move |cuda| {
-            let slices = |runs| Slices::new(cuda, shape, runs, &stream);
-            Ok([slices(runs[0])?, slices(runs[1])?])
-        })?;
-        let (build, memory) = self.divide(build, of_build, memory, stop)?;
-        let (probe, memory) = self.divide(probe, of_probe, memory, stop)?;
-        let (sides, spill) = gathered([build, probe], memory)
-            .map_err(|fault| JoinError::lost(&self.device, &fault))?;
+        let file = self.file()?;
+        let host = self.host.take();
+        let HostMemory { runs, halves } = match host {
+            Some(host) => host,
+            None => HostMemory::pin(&self.device, &self.plan)?,
+        };
+        let [in_memory, on_disk] = self.slices()?;
+        let sides = [build, probe];
+        let (in_memory, runs) = self.divide_in_memory(sides, in_memory, runs, stop)?;
+        let (on_disk, halves) = match &file {
+            Some(file) => self.divide_to_disk(sides, on_disk, halves, (file, stop))?,
+            None => (on_disk, halves),
+        };
         let divided = Instant::now();
-        let (totals, tables) = self.join(sides, stop)?;
-        self.spill = Arc::into_inner(spill);
+        let sides = self.divided(in_memory, on_disk)?;
+        let (totals, tables, halves) = self.join(&sides, halves, file.as_ref(), stop)?;
+        drop(sides);
+        self.host = Arc::into_inner(runs).map(|runs| HostMemory { runs, halves });
         Ok(JoinReport {
             totals,
             divide: divided - began,
@@ -161,52 +191,214 @@ impl PartitionedJoin {
         })
     }
 
-    /// Returns the memory of runs, with the spill memory in a part for each run.
-    fn run_memory(&self, spill: Spill) -> RunMemory {
-        let bytes = self.plan.run.bytes() as usize;
-        let cuts: Vec<usize> = (1..=self.plan.spilled()).map(|run| run * bytes).collect();
-        let mut spill = Part::divide(spill, &cuts);
+    /// Makes the file of the runs on disk; `None` if there are none.
+    fn file(&self) -> Result<Option<RunFile>, JoinError> {
+        match &self.plan.spill_directory {
+            Some(folder) if self.plan.disk_bytes() > 0 => {
+                let file = (self.make_file)(folder)?;
+                Ok(Some(RunFile::new(file, self.plan.run_bytes())))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Takes device memory for the slices of both sides' runs: of those in memory, and of those on disk.
+    fn slices(&self) -> Result<[[Slices; 2]; 2], JoinError> {
+        let (shape, stream) = (self.plan.run, self.memory.kernels.clone());
+        let runs = [self.plan.in_memory(), self.plan.on_disk()];
+        on_gpu(&self.device, move |cuda| {
+            let slices = |runs| Slices::new(cuda, shape, runs, &stream);
+            let [[build, probe], [build_on_disk, probe_on_disk]] = runs;
+            Ok([
+                [slices(build)?, slices(probe)?],
+                [slices(build_on_disk)?, slices(probe_on_disk)?],
+            ])
+        })
+    }
+
+    /// Returns memory of runs, with a part of host memory for each that spills.
+    fn run_memory(&self, resident: Vec<DeviceView<u8>>, spill: Vec<SpillPart>) -> RunMemory {
         let buffers = self.memory.buffers.iter();
         RunMemory {
-            resident: self.memory.resident.clone(),
+            resident,
             buffers: buffers.map(|buffer| (buffer.clone(), None)).collect(),
-            rest: spill.pop().expect("one part more than there are cuts"),
             spill,
             stream: self.memory.copies.clone(),
         }
     }
 
-    /// Brings a side to the GPU, which divides it into runs. Returns them and the memory that is left.
+    /// Divides host memory into parts of a run each; one part if it is empty.
+    fn parts(&self, memory: Spill) -> Vec<SpillPart> {
+        let run_bytes = self.plan.run_bytes() as usize;
+        let cuts: Vec<usize> = (run_bytes..memory.len()).step_by(run_bytes).collect();
+        Part::divide(memory, &cuts)
+    }
+
+    /// Brings chunks of a side to the GPU, which divides them into these runs. Returns them and the memory that is
+    /// left.
     fn divide(
         &mut self,
-        side: &PinnedColumns,
-        slices: Slices,
+        chunks: &PinnedColumns,
+        (slices, runs): (Slices, &Range<usize>),
         memory: RunMemory,
         stop: &Stop,
     ) -> Result<(Side<Place>, RunMemory), JoinError> {
-        let dividing = Arc::new(DivideChunks::new(slices, memory));
-        let moved = self.ring.run(side, &dividing, stop);
+        let dividing = Arc::new(DivideChunks::new(slices, runs, memory));
+        let moved = self.ring.run(chunks, &dividing, stop);
         let divided = dividing.take();
         moved?;
         let (slices, runs, memory) = divided.into_runs();
         Ok((Side { slices, runs }, memory))
     }
 
-    /// Joins all partitions. Returns the matches and the number of tables.
+    /// Divides the first chunks of both sides, whose runs stay in device memory or in host memory. Returns the sides as
+    /// kernels read them, and the host memory.
+    fn divide_in_memory(
+        &mut self,
+        [build, probe]: [&PinnedColumns; 2],
+        [of_build, of_probe]: [Slices; 2],
+        runs: Spill,
+        stop: &Stop,
+    ) -> Result<([Side<Column>; 2], Arc<Spill>), JoinError> {
+        let memory = self.run_memory(self.memory.resident.clone(), self.parts(runs));
+        let slot_bytes = self.plan.ring.slot_bytes;
+        let [build_runs, probe_runs] = self.plan.in_memory().map(|runs| 0..runs);
+        let build = build.chunks(slot_bytes, build_runs.clone());
+        let probe = probe.chunks(slot_bytes, probe_runs.clone());
+        let (build, memory) = self.divide(&build, (of_build, &build_runs), memory, stop)?;
+        let (probe, memory) = self.divide(&probe, (of_probe, &probe_runs), memory, stop)?;
+        let gathered = gathered([build, probe], memory.spill);
+        gathered.map_err(|fault| JoinError::lost(&self.device, &fault))
+    }
+
+    /// Divides the other chunks of both sides, and writes their runs to the file: those in one half of the memory while
+    /// the next ones go to the other half.
+    fn divide_to_disk(
+        &mut self,
+        sides: [&PinnedColumns; 2],
+        slices: [Slices; 2],
+        halves: [Spill; 2],
+        (file, stop): (&RunFile, &Stop),
+    ) -> Result<([Slices; 2], [Spill; 2]), JoinError> {
+        let slot_bytes = self.plan.ring.slot_bytes;
+        let (in_memory, on_disk) = (self.plan.in_memory(), self.plan.on_disk());
+        let [mut to_fill, mut to_write] = halves.map(|half| Half {
+            free: self.parts(half),
+            full: Vec::new(),
+        });
+        let mut divided = Vec::new();
+        for (side, mut slices) in slices.into_iter().enumerate() {
+            // Runs of the build side are first in the file.
+            let first_in_file = side * on_disk[0];
+            for runs in self.plan.rounds(side) {
+                let first = in_memory[side];
+                let chunks = sides[side].chunks(slot_bytes, first + runs.start..first + runs.end);
+                let (written, (same, filled)) = beside(
+                    || to_write.write(file, stop),
+                    || self.fill(to_fill, &chunks, (slices, runs, first_in_file), stop),
+                )?;
+                (slices, to_write, to_fill) = (same, filled, written);
+            }
+            divided.push(slices);
+        }
+        let halves = [to_fill, to_write.write(file, stop)?];
+        let divided: Result<[Slices; 2], _> = divided.try_into();
+        Ok((
+            divided.expect("both sides"),
+            halves.map(|half| Part::join(half.free)),
+        ))
+    }
+
+    /// Divides chunks of a side into runs in a half of the memory. Blocks until they are there.
+    fn fill(
+        &mut self,
+        half: Half,
+        chunks: &PinnedColumns,
+        (slices, runs, first_in_file): (Slices, Range<usize>, usize),
+        stop: &Stop,
+    ) -> Result<(Slices, Half), JoinError> {
+        let memory = self.run_memory(Vec::new(), half.free);
+        let (side, memory) = self.divide(chunks, (slices, &runs), memory, stop)?;
+        let mut full = Vec::new();
+        for (run, place) in runs.zip(side.runs) {
+            if let Place::Spilled(copy) = place {
+                let copied = copy.finish();
+                let (_, part) = copied.map_err(|fault| JoinError::lost(&self.device, &fault))?;
+                full.push((first_in_file + run, part));
+            }
+        }
+        let free = memory.spill;
+        Ok((side.slices, Half { free, full }))
+    }
+
+    /// Reads where partitions are in the runs of both sides.
+    fn divided(
+        &self,
+        in_memory: [Side<Column>; 2],
+        on_disk: [Slices; 2],
+    ) -> Result<[DividedSide; 2], JoinError> {
+        let stream = self.memory.kernels.clone();
+        on_gpu(&self.device, move |cuda| {
+            let side = |side: Side<Column>, on_disk: &Slices| -> Result<DividedSide, IndexError> {
+                Ok(DividedSide {
+                    in_memory: DevicePartitions::new(cuda, side.slices, side.runs, &stream)?,
+                    on_disk: StoredRuns::new(cuda, on_disk, &stream)?,
+                })
+            };
+            let [build, probe] = in_memory;
+            Ok([side(build, &on_disk[0])?, side(probe, &on_disk[1])?])
+        })
+    }
+
+    /// Joins all partitions: each load while the next one is read from disk. Returns the matches, the number of tables,
+    /// and the memory.
     fn join(
         &self,
-        [build, probe]: [Side<Column>; 2],
+        sides: &[DividedSide; 2],
+        halves: [Spill; 2],
+        file: Option<&RunFile>,
+        stop: &Stop,
+    ) -> Result<(JoinTotals, usize, [Spill; 2]), JoinError> {
+        let bytes = |side: usize, run: usize, partitions: Range<usize>| {
+            sides[side].on_disk.bytes(run, partitions)
+        };
+        let (on_disk, room) = (self.plan.on_disk(), self.plan.half_bytes());
+        let loads = loads(self.plan.partitions(), on_disk, room, bytes);
+        let read = |load: Option<&Load>, half: &mut Spill| match (load, file) {
+            (Some(load), Some(file)) => file.read(load, half, stop),
+            _ => Ok(()),
+        };
+        let [mut half, mut next_half] = halves;
+        read(loads.first(), &mut half)?;
+        let (mut totals, mut tables) = (JoinTotals::default(), 0);
+        for (index, load) in loads.iter().enumerate() {
+            let loaded = Arc::new(half);
+            let ((), (found, built)) = beside(
+                || read(loads.get(index + 1), &mut next_half),
+                || self.join_load(sides, load, &loaded, stop),
+            )?;
+            totals.add(found);
+            tables += built;
+            half = next_half;
+            next_half = Arc::into_inner(loaded).expect("no kernel reads it");
+        }
+        Ok((totals, tables, [half, next_half]))
+    }
+
+    /// Joins the partitions of a load. Returns the matches and the number of tables.
+    fn join_load(
+        &self,
+        sides: &[DividedSide; 2],
+        load: &Load,
+        loaded: &Arc<Spill>,
         stop: &Stop,
     ) -> Result<(JoinTotals, usize), JoinError> {
         let table = self.memory.table.clone();
         let streams = [&self.memory.kernels, &self.memory.copies].map(Stream::clone);
-        let partitions = 0..self.plan.partitions();
+        let partitions = load.partitions.clone();
+        let [build, probe] = [0, 1].map(|side| sides[side].with(&load.sides[side], loaded));
         let mut join = on_gpu(&self.device, move |cuda| {
-            let side = |side: Side<Column>| {
-                DevicePartitions::new(cuda, side.slices, side.runs, &streams[0])
-            };
-            let sides = (side(build)?, side(probe)?);
-            PartitionJoin::new(cuda, sides, partitions, table, streams)
+            PartitionJoin::new(cuda, (build, probe), partitions, table, streams)
         })?;
         let mut queued = VecDeque::new();
         loop {
@@ -238,19 +430,77 @@ struct Side<T> {
     runs: Vec<T>,
 }
 
+/// A side after the first pass.
+struct DividedSide {
+    /// The runs in device memory and in host memory.
+    in_memory: DevicePartitions,
+    on_disk: StoredRuns,
+}
+
+impl DividedSide {
+    /// Returns the runs that a load joins, for its partitions.
+    fn with(&self, load: &LoadOfSide, loaded: &Arc<Spill>) -> DevicePartitions {
+        let copies = load.pages.iter().map(|pages| LoadedRows {
+            run: pages.run,
+            first: pages.first,
+            rows: Column::Pinned(Arc::clone(loaded), pages.at.clone()),
+        });
+        let on_disk = self.on_disk.loaded(copies);
+        if !load.with_memory {
+            return on_disk;
+        }
+        let mut all = self.in_memory.clone();
+        all.append(&on_disk);
+        all
+    }
+}
+
+/// A half of the memory through which runs pass to disk.
+struct Half {
+    free: Vec<SpillPart>,
+    /// The parts that have a run, with its index in the file.
+    full: Vec<(usize, SpillPart)>,
+}
+
+impl Half {
+    /// Writes all runs. Blocks. Returns the half, which is free.
+    fn write(mut self, file: &RunFile, stop: &Stop) -> Result<Half, JoinError> {
+        file.write(&self.full, stop)?;
+        let written = self.full.drain(..).map(|(_, part)| part);
+        self.free.extend(written);
+        Ok(self)
+    }
+}
+
+/// Does the first work on a thread, and the second one at the same time. Blocks until both have ended.
+///
+/// # Errors
+/// That of the first, or of the second; if the system refuses the thread.
+fn beside<A: Send, B>(
+    first: impl FnOnce() -> Result<A, JoinError> + Send,
+    second: impl FnOnce() -> Result<B, JoinError>,
+) -> Result<(A, B), JoinError> {
+    thread::scope(|scope| {
+        let thread = Builder::new().name("join".to_owned());
+        let running = thread.spawn_scoped(scope, first);
+        let running = running.map_err(MoveError::Thread)?;
+        let second = second();
+        let first = running.join().unwrap_or_else(|panic| resume_unwind(panic));
+        Ok((first?, second?))
+    })
+}
+
 /// Where a run is after its copy.
 enum Ended {
     Device(DeviceView<u8>),
     Host(Range<usize>),
 }
 
-/// Waits for all copies. Returns the sides as kernels read them, and the spill memory.
+/// Waits for all copies. Returns the sides as kernels read them, and the host memory, of which `parts` is the rest.
 fn gathered(
     sides: [Side<Place>; 2],
-    memory: RunMemory,
+    mut parts: Vec<SpillPart>,
 ) -> Result<([Side<Column>; 2], Arc<Spill>), DeviceFault> {
-    let mut parts = memory.spill;
-    parts.push(memory.rest);
     let mut ended = |place| match place {
         Place::Device(view) => Ok(Ended::Device(view)),
         Place::Spilled(copy) => {

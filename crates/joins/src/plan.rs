@@ -1,5 +1,9 @@
-//! How the device memory of a join is used.
+//! How the memory and the disk of a join are used.
 
+use std::ops::Range;
+use std::path::PathBuf;
+
+use forebay_device::PAGE_BYTES;
 use forebay_hash_index::{RunShape, STAGES, Slices, TableShape, Width};
 use forebay_movement::RingOptions;
 
@@ -13,19 +17,27 @@ const BITS_MAX: u32 = 10;
 const TABLE_FRACTION: u64 = 16;
 /// Device memory for the outcomes of all steps, and for rounding.
 const OTHER_BYTES: u64 = 1 << 20;
+/// Minimum mean size of a read from disk, with which a drive reaches its full rate.
+const READ_BYTES: u64 = 512 << 10;
+/// Minimum number of runs of each half of the memory through which runs pass to disk. All rows of a run of either side
+/// may be of one partition, and they are joined together.
+const HALF_RUNS_MIN: usize = 2;
 
 /// What a join may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinOptions {
     /// Bytes of device memory, with those of the ring.
     pub device_bytes: u64,
-    /// Bytes of pinned host memory to which runs may spill.
+    /// Bytes of pinned host memory to which runs may spill, and through which others pass on their way to disk.
     pub host_bytes: u64,
+    /// Folder of a temporary file for the runs that do not fit in host memory. Without it, they are an error.
+    pub spill_directory: Option<PathBuf>,
     /// The ring through which both sides are brought. A chunk becomes a run.
     pub ring: RingOptions,
 }
 
-/// How a join divides its sides and uses device memory.
+/// How a join divides its sides, and where their runs are: the first ones in device memory, the next in host memory,
+/// the others on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinPlan {
     pub(crate) run: RunShape,
@@ -36,8 +48,14 @@ pub struct JoinPlan {
     pub(crate) rows: [u64; 2],
     /// Their numbers of runs.
     pub(crate) runs: [usize; 2],
-    /// Number of runs that stay in device memory: the first ones.
+    /// Number of runs that stay in device memory.
     pub(crate) resident: usize,
+    /// Number of runs in host memory.
+    pub(crate) in_host: usize,
+    /// Number of runs for which each half of the memory has room through which the others pass to disk; 0 if there are
+    /// none.
+    pub(crate) half: usize,
+    pub(crate) spill_directory: Option<PathBuf>,
 }
 
 impl JoinPlan {
@@ -59,7 +77,21 @@ impl JoinPlan {
             let mean = rows[0].div_ceil(1 << bits);
             slot_bytes(mean + 6 * mean.isqrt())
         };
-        let has_room = |bits: &u32| of_partition(*bits) <= of_table;
+        // What goes to disk comes back by partitions, and a quarter of the host memory should have room for one.
+        let bytes = rows[0]
+            .saturating_add(rows[1])
+            .saturating_mul(2 * width.bytes());
+        let spills_to_disk = bytes > device_bytes.saturating_add(options.host_bytes);
+        let of_disk = |bits: u32| {
+            if spills_to_disk {
+                bytes >> (bits - 1)
+            } else {
+                0
+            }
+        };
+        let has_room = |bits: &u32| {
+            of_partition(*bits) <= of_table && of_disk(*bits) <= options.host_bytes / 4
+        };
         let bits = (1..=BITS_MAX).find(has_room).unwrap_or(BITS_MAX);
         let run = RunShape::new(width, run_rows, bits);
         // All rows of a run may be of one partition.
@@ -67,7 +99,7 @@ impl JoinPlan {
         let slices: u64 = runs.iter().map(|runs| Slices::bytes(run, *runs)).sum();
         let of_ring = (ring.slots as u64).saturating_mul(ring.slot_bytes as u64);
         let staging = STAGES as u64 * staging_bytes(table_bytes, runs[0]);
-        let buffers = BUFFERS as u64 * run.bytes();
+        let buffers = BUFFERS as u64 * run_bytes(run);
         let fixed = buffers + slices + table_bytes + staging + OTHER_BYTES;
         let needed = of_ring.saturating_add(fixed);
         if needed > device_bytes {
@@ -76,20 +108,20 @@ impl JoinPlan {
                 given: device_bytes,
             });
         }
-        let room = (device_bytes - needed) / run.bytes();
-        let plan = JoinPlan {
+        let all: usize = runs.iter().sum();
+        let resident = all.min(((device_bytes - needed) / run_bytes(run)) as usize);
+        let (in_host, half) = host_runs(all - resident, run, &options)?;
+        Ok(JoinPlan {
             run,
             ring,
             table_bytes,
             rows,
             runs,
-            resident: (room as usize).min(runs.iter().sum()),
-        };
-        let (needed, given) = (plan.spill_bytes(), options.host_bytes);
-        match needed <= given {
-            true => Ok(plan),
-            false => Err(JoinError::TooLittleHostMemory { needed, given }),
-        }
+            resident,
+            in_host,
+            half,
+            spill_directory: options.spill_directory,
+        })
     }
 
     /// Returns the number of partitions.
@@ -97,24 +129,97 @@ impl JoinPlan {
         self.run.partitions()
     }
 
-    /// Returns the bytes of pinned host memory to which runs spill.
+    /// Returns the bytes of the runs that spill, to host memory or to disk.
     pub fn spill_bytes(&self) -> u64 {
-        self.spilled() as u64 * self.run.bytes()
+        (self.runs.iter().sum::<usize>() - self.resident) as u64 * self.run_bytes()
+    }
+
+    /// Returns the bytes of the runs on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.on_disk().iter().sum::<usize>() as u64 * self.run_bytes()
+    }
+
+    /// Returns the bytes of pinned host memory that the join takes beside those of the ring.
+    pub fn host_bytes(&self) -> u64 {
+        (self.in_host + 2 * self.half) as u64 * self.run_bytes()
     }
 
     /// Returns the bytes of device memory of runs that do not spill.
     pub fn resident_bytes(&self) -> u64 {
-        self.resident as u64 * self.run.bytes()
+        self.resident as u64 * self.run_bytes()
+    }
+
+    /// Returns the bytes of the memory of a run, and of its place on disk.
+    pub(crate) fn run_bytes(&self) -> u64 {
+        run_bytes(self.run)
+    }
+
+    /// Returns the bytes of each half of the memory through which runs pass to disk.
+    pub(crate) fn half_bytes(&self) -> u64 {
+        self.half as u64 * self.run_bytes()
+    }
+
+    /// Returns the numbers of runs of the build side and of the probe side in device or host memory: the first ones.
+    pub(crate) fn in_memory(&self) -> [usize; 2] {
+        let room = self.resident + self.in_host;
+        let build = self.runs[0].min(room);
+        [build, self.runs[1].min(room - build)]
+    }
+
+    /// Returns their numbers of runs on disk.
+    pub(crate) fn on_disk(&self) -> [usize; 2] {
+        let in_memory = self.in_memory();
+        [0, 1].map(|side| self.runs[side] - in_memory[side])
+    }
+
+    /// Returns the runs on disk of a side, in ranges that a half of the memory has room for.
+    pub(crate) fn rounds(&self, side: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (runs, half) = (self.on_disk()[side], self.half.max(1));
+        let firsts = (0..runs).step_by(half);
+        firsts.map(move |first| first..runs.min(first + half))
     }
 
     /// Returns the bytes of each staging memory of tables.
     pub(crate) fn staging_bytes(&self) -> u64 {
         staging_bytes(self.table_bytes, self.runs[0])
     }
+}
 
-    pub(crate) fn spilled(&self) -> usize {
-        self.runs.iter().sum::<usize>() - self.resident
+/// Returns the bytes of the memory of a run, in whole pages as reads and writes past the page cache need them.
+fn run_bytes(run: RunShape) -> u64 {
+    run.bytes().next_multiple_of(PAGE_BYTES as u64)
+}
+
+/// Returns how many of the runs that spill stay in host memory, and how many each half of the memory has room for
+/// through which the others pass to disk.
+///
+/// # Errors
+/// [`JoinError::TooLittleHostMemory`].
+fn host_runs(
+    spilled: usize,
+    run: RunShape,
+    options: &JoinOptions,
+) -> Result<(usize, usize), JoinError> {
+    let bytes = run_bytes(run);
+    let room = (options.host_bytes / bytes) as usize;
+    if spilled <= room {
+        return Ok((spilled, 0));
     }
+    let least = match options.spill_directory {
+        Some(_) => spilled.min(2 * HALF_RUNS_MIN),
+        None => spilled,
+    };
+    if room < least {
+        return Err(JoinError::TooLittleHostMemory {
+            needed: least as u64 * bytes,
+            given: options.host_bytes,
+        });
+    }
+    // The rows that runs have of a partition differ: there is room for twice the mean.
+    let of_read = READ_BYTES.max(2 * bytes / run.partitions() as u64);
+    let of_reads = (spilled as u64 * of_read).div_ceil(bytes) as usize;
+    let half = of_reads.min(room / 4).max(HALF_RUNS_MIN);
+    Ok((room - 2 * half, half))
 }
 
 /// Returns the bytes of the staging memory of tables, as [`TableMemory`](forebay_hash_index::TableMemory) wants them.
@@ -134,9 +239,65 @@ mod tests {
         let options = JoinOptions {
             device_bytes,
             host_bytes: 64 << 30,
+            spill_directory: None,
             ring,
         };
         JoinPlan::new(Width::Eight, rows, options)
+    }
+
+    /// Returns the plan of a join of two sides of 1,024 million rows in 8 GiB, which spills 1,536 runs of 16 MiB.
+    fn to_disk(host_bytes: u64) -> Result<JoinPlan, JoinError> {
+        let options = JoinOptions {
+            device_bytes: 8 << 30,
+            host_bytes,
+            spill_directory: Some(PathBuf::from("/spill")),
+            ring: RingOptions {
+                slots: 8,
+                slot_bytes: 16 << 20,
+            },
+        };
+        JoinPlan::new(Width::Eight, [1_024_000_000; 2], options)
+    }
+
+    #[test]
+    fn runs_that_do_not_fit_in_host_memory_go_to_disk() {
+        let run = to_disk(64 << 30).expect("enough memory").run_bytes();
+        for runs in [1536, 1535, 1000, 200, 8, 5] {
+            let plan = to_disk(runs * run + 1).expect("enough memory");
+            let (on_disk, in_memory) = (plan.on_disk(), plan.in_memory());
+            assert_eq!(in_memory[0] + on_disk[0], 977);
+            assert_eq!(in_memory[1] + on_disk[1], 977);
+            // The build side is in memory first.
+            assert!(on_disk[0] == 0 || in_memory[1] == 0);
+            assert_eq!(
+                plan.spill_bytes(),
+                plan.disk_bytes() + plan.in_host as u64 * plan.run_bytes()
+            );
+            assert!(plan.host_bytes() <= runs * run, "{plan:?}");
+            assert_eq!(plan.half == 0, plan.disk_bytes() == 0);
+            if plan.half > 0 {
+                // All of the memory is used, and half of it at least by runs that stay.
+                assert!(runs * run + 1 - plan.host_bytes() < plan.run_bytes());
+                assert!(plan.in_host >= 2 * plan.half || plan.half == HALF_RUNS_MIN);
+            }
+            for side in [0, 1] {
+                let rounds: Vec<Range<usize>> = plan.rounds(side).collect();
+                assert_eq!(rounds.iter().map(Range::len).sum::<usize>(), on_disk[side]);
+                assert!(rounds.iter().all(|it| it.len() <= plan.half));
+                assert!(rounds.windows(2).all(|it| it[0].end == it[1].start));
+            }
+        }
+        // Slices of 256 KiB are read in pairs: half a megabyte of each of 1,536 runs of 16 MiB.
+        assert_eq!(to_disk(1000 * run).expect("enough").half, 48);
+        // A half has room for a partition: there are more of them.
+        let small = to_disk(100 * run).expect("enough");
+        assert_eq!((small.partitions(), small.half), (256, 24));
+        let error = to_disk(3 * run).expect_err("two runs in each half");
+        let JoinError::TooLittleHostMemory { needed, given } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(given, 3 * run);
+        assert_eq!(to_disk(needed).expect("enough").in_host, 0);
     }
 
     #[test]

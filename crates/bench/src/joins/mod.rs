@@ -18,6 +18,7 @@ mod report;
 mod size;
 mod spilled;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
@@ -41,11 +42,11 @@ const RING_SLOTS: usize = 8;
 const PAGE_BYTES: usize = 4096;
 /// Bytes of device memory of a smoke run.
 const SMOKE_BYTES: u64 = 1 << 30;
-/// Minimum of the device memory that a join may use.
-const DEVICE_BYTES_MIN: usize = 1 << 20;
+/// Minimum of the device memory, and of the host memory, that a join may use.
+const JOIN_BYTES_MIN: usize = 1 << 20;
 /// Maximum of it.
-const DEVICE_BYTES_MAX: usize = 1 << 40;
-/// Its default.
+const JOIN_BYTES_MAX: usize = 1 << 40;
+/// Default of the device memory.
 const DEVICE_BYTES: usize = 8 << 30;
 /// Default size of a chunk in the ring.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -76,14 +77,20 @@ pub struct JoinsArgs {
     #[arg(long, value_name = "SIZE", value_parser = chunk_bytes())]
     pub chunk_bytes: Option<usize>,
     /// Device memory that a join may use, in the section `spilled`. The default is 8G.
-    #[arg(long, value_name = "SIZE", value_parser = device_bytes())]
+    #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
     pub device_bytes: Option<usize>,
+    /// Pinned host memory to which a join may spill, in the section `spilled`; without it, what both sides leave.
+    #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
+    pub host_bytes: Option<usize>,
+    /// Folder of a temporary file for what does not fit in host memory, in the section `spilled`.
+    #[arg(long, value_name = "DIR")]
+    pub spill_directory: Option<PathBuf>,
     /// Runs of each measurement, at least 1, after one that warms up.
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = rounds())]
     pub rounds: usize,
     /// Run every section once on few tuples, to check that it works; the measured times mean nothing. With
     /// `--workloads` or `--tables`, sections that have none of them are left out.
-    #[arg(long, conflicts_with_all = ["scale", "rounds", "device_bytes"])]
+    #[arg(long, conflicts_with_all = ["scale", "rounds", "device_bytes", "host_bytes", "spill_directory"])]
     pub smoke: bool,
     /// What becomes of the results.
     #[command(flatten)]
@@ -110,7 +117,7 @@ pub enum Section {
     /// A table partly on the device and partly in host memory, 8 times as large as that of workload A.
     Hybrid,
     /// 1,024 million by 1,024 million tuples in pinned host memory: in partitions that spill to host memory, and with a
-    /// hybrid table. Needs 60 GiB of host memory at scale 1.
+    /// hybrid table. Needs 60 GiB of host memory at scale 1, or less with `--spill-directory`.
     Spilled,
     /// Both sides spread over all GPUs, beside the same on one: in partitions, and with a table that is interleaved
     /// over the GPUs.
@@ -298,11 +305,21 @@ fn sections(args: &JoinsArgs, no_gpu: Option<&str>) -> Result<Vec<Section>> {
         Section::Figures,
         Section::CoProcessing,
     ];
-    let options: [(&str, bool, &[Section]); 3] = [
+    let options: [(&str, bool, &[Section]); 5] = [
         ("--chunk-bytes", args.chunk_bytes.is_some(), &with_ring),
         (
             "--device-bytes",
             args.device_bytes.is_some(),
+            &[Section::Spilled],
+        ),
+        (
+            "--host-bytes",
+            args.host_bytes.is_some(),
+            &[Section::Spilled],
+        ),
+        (
+            "--spill-directory",
+            args.spill_directory.is_some(),
             &[Section::Spilled],
         ),
         ("--plot", args.results.plot.is_some(), &[Section::Figures]),
@@ -374,9 +391,9 @@ fn chunk_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
     crate::size::multiples(PAGE_BYTES, PAGE_BYTES..=most)
 }
 
-/// Returns the parser of the device memory of a join.
-fn device_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
-    crate::size::multiples(1, DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX)
+/// Returns the parser of the device memory of a join, and of its host memory.
+fn join_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
+    crate::size::multiples(1, JOIN_BYTES_MIN..=JOIN_BYTES_MAX)
 }
 
 /// Returns the parser of a number of runs.
@@ -464,10 +481,9 @@ impl Session {
                 hybrid::measure(self, hybrid::workload(scale))
             }
             Section::Spilled => {
-                let bytes = args.device_bytes.unwrap_or(DEVICE_BYTES) as u64;
                 let spilled = match args.smoke {
                     true => Spilled::smoke(),
-                    false => Spilled::scaled(args.scale, bytes, self.ring),
+                    false => Spilled::scaled(args, self.ring),
                 };
                 spilled::measure(self, spilled)
             }
@@ -640,6 +656,8 @@ mod tests {
             ("--only cpu,spilled", "name `spilled` alone"),
             ("--only cpu --chunk-bytes 1M", "`--chunk-bytes` has an"),
             ("--device-bytes 1G", "has an effect only in `spilled`"),
+            ("--only cpu --host-bytes 1G", "effect only in `spilled`"),
+            ("--spill-directory /tmp", "has an effect only in `spilled`"),
             ("--plot plots", "`--plot` has an effect only in `figures`"),
             ("--smoke --workloads b --plot plots", "only in `figures`"),
         ] {

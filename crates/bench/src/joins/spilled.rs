@@ -14,13 +14,13 @@ use forebay_movement::RingOptions;
 use super::device::on_gpu;
 use super::pinned::pin;
 use super::report::{Case, Sample, Times};
-use super::{RING_SLOTS, Session, Table, hybrid, start_gpus};
+use super::{DEVICE_BYTES, JoinsArgs, RING_SLOTS, Session, Table, hybrid, start_gpus};
 
 /// Device memory beside that of the join: a table's bits and totals.
 const OTHER_BYTES: u64 = 64 << 20;
 
 /// What is joined, and with what memory.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Spilled {
     workload: Workload,
     options: JoinOptions,
@@ -28,15 +28,19 @@ pub(super) struct Spilled {
 
 impl Spilled {
     /// Returns a fraction of 1,024 million by 1,024 million tuples, as in the paper of Triton (Lutz et al., 2022). Runs
-    /// may spill to the host memory that both sides leave.
-    pub(super) fn scaled(scale: f64, device_bytes: u64, ring: RingOptions) -> Spilled {
-        let rows = (1_024e6 * scale) as u64;
+    /// may spill to the host memory that the arguments name, or to what both sides leave.
+    pub(super) fn scaled(args: &JoinsArgs, ring: RingOptions) -> Spilled {
+        let rows = (1_024e6 * args.scale) as u64;
         let workload = workload(rows, rows);
         let of_sides = 2 * rows * 2 * workload.width.bytes();
-        let available = crate::memory::available_bytes().unwrap_or(u64::MAX);
+        let left = || {
+            let available = crate::memory::available_bytes().unwrap_or(u64::MAX);
+            available.saturating_sub(of_sides)
+        };
         let options = JoinOptions {
-            device_bytes,
-            host_bytes: available.saturating_sub(of_sides),
+            device_bytes: args.device_bytes.unwrap_or(DEVICE_BYTES) as u64,
+            host_bytes: args.host_bytes.map_or_else(left, |bytes| bytes as u64),
+            spill_directory: args.spill_directory.clone(),
             ring,
         };
         Spilled { workload, options }
@@ -53,6 +57,7 @@ impl Spilled {
             options: JoinOptions {
                 device_bytes: 3 << 20,
                 host_bytes: 64 << 20,
+                spill_directory: None,
                 ring,
             },
         }
@@ -71,13 +76,14 @@ fn workload(build_rows: u64, probe_rows: u64) -> Workload {
 /// Measures the join in partitions and with a hybrid table, or only what is named.
 pub(super) fn measure(session: &mut Session, spilled: Spilled) -> Result<()> {
     let Spilled { workload, options } = spilled;
+    let device_bytes = options.device_bytes;
     let rows = [workload.build_rows, workload.probe_rows];
     let plan = match session.tables.contains(&Table::Partitioned) {
         true => Some(JoinPlan::new(workload.width, rows, options)?),
         false => None,
     };
     let answer = workload.answer(session.threads);
-    let budget = options.device_bytes + OTHER_BYTES;
+    let budget = device_bytes + OTHER_BYTES;
     let devices = start_gpus("cuda:0", Some(budget))?;
     let gpu = devices.list().remove(0);
     let mut side = |side, name: &str| pin(session, &gpu, (&workload, side), name);
@@ -88,7 +94,7 @@ pub(super) fn measure(session: &mut Session, spilled: Spilled) -> Result<()> {
         partitioned(session, &gpu, plan, (&workload, answer), sides)?;
     }
     if session.tables.contains(&Table::LinearProbing) {
-        in_hybrid_table(session, &gpu, (spilled, answer), sides)?;
+        in_hybrid_table(session, &gpu, (&workload, answer), device_bytes, sides)?;
     }
     Ok(())
 }
@@ -103,6 +109,7 @@ fn partitioned(
     let case = ("join-triton/partitioned", gpu.name());
     for (metric, value) in [
         ("spilled_bytes", plan.spill_bytes()),
+        ("disk_bytes", plan.disk_bytes()),
         ("resident_bytes", plan.resident_bytes()),
         ("partitions", plan.partitions() as u64),
     ] {
@@ -130,12 +137,12 @@ fn partitioned(
 fn in_hybrid_table(
     session: &mut Session,
     gpu: &Arc<Device>,
-    (spilled, answer): (Spilled, JoinTotals),
+    (workload, answer): (&Workload, JoinTotals),
+    share: u64,
     (build, probe): (&PinnedColumns, &PinnedColumns),
 ) -> Result<()> {
-    let Spilled { workload, options } = spilled;
     let shape = TableShape::linear_probing(workload.width, workload.build_rows);
-    let (bytes, share) = (shape.slot_bytes(), options.device_bytes);
+    let bytes = shape.slot_bytes();
     let memory = on_gpu(gpu, move |cuda| Ok(cuda.hybrid_memory(bytes, share)?))?;
     let case = ("join-triton/hybrid", gpu.name());
     let device_share = memory.device_share();
@@ -144,7 +151,7 @@ fn in_hybrid_table(
         .add_apart(case, "device_share", &[device_share])?;
     let sample = hybrid::once(gpu, shape, memory.all(), (build.rows(), probe.rows()))?;
     // It takes many times as long: one run is timed, and none warms up.
-    add(session, case, (&workload, answer), &[sample; 2])
+    add(session, case, (workload, answer), &[sample; 2])
 }
 
 fn add(

@@ -3,13 +3,15 @@
 mod gpus;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_cancel::Stop;
 use forebay_device::cuda::gpus;
-use forebay_device::{AlignedBytes, Device, DeviceOptions, Devices, HaltingDevices};
+use forebay_device::{AlignedBytes, Device, DeviceOptions, Devices, Fault, HaltingDevices};
 use forebay_hash_index::{IndexError, JoinTotals, ProbeKeys, Side, Width, Workload};
+use forebay_movement::storage::{DataFile, FileError, PageCache};
 use forebay_movement::{MoveError, RingOptions};
 
 use crate::measure::{GPU_ROWS, TableHome, gpu_table};
@@ -62,9 +64,24 @@ fn plan(width: Width, rows: [u64; 2], device_bytes: u64) -> JoinPlan {
     let options = JoinOptions {
         device_bytes,
         host_bytes: 1 << 30,
+        spill_directory: None,
         ring,
     };
     JoinPlan::new(width, rows, options).expect("enough memory")
+}
+
+/// Returns the plan with at most so many runs in device memory and in host memory, and the others on disk, which pass
+/// through halves of `half` runs.
+fn placed(plan: &JoinPlan, [resident, in_host, half]: [usize; 3]) -> JoinPlan {
+    let resident = resident.min(plan.resident);
+    let spilled = plan.runs.iter().sum::<usize>() - resident;
+    JoinPlan {
+        resident,
+        in_host: in_host.min(spilled),
+        half,
+        spill_directory: Some(std::env::temp_dir()),
+        ..plan.clone()
+    }
 }
 
 #[test]
@@ -97,9 +114,16 @@ fn a_gpu_joins_sides_of_which_all_some_or_no_runs_spill() {
                 pinned(&device, (&zeros, &zeros))
             }
         };
-        let mut plan = plan(width, rows, DEVICE_BYTES);
-        for resident in [plan.resident, 3, 0] {
-            plan.resident = resident.min(plan.resident);
+        let all = plan(width, rows, DEVICE_BYTES);
+        for runs in [
+            [usize::MAX, usize::MAX, 0],
+            [3, usize::MAX, 0],
+            [0, usize::MAX, 0],
+            [3, 4, 2],
+            [2, 0, 3],
+            [0, 0, 2],
+        ] {
+            let plan = placed(&all, runs);
             let mut join = PartitionedJoin::new(&device, plan.clone()).expect("memory");
             for _ in 0..3 {
                 let report = join.run((&build, &probe), &Stop::never());
@@ -128,8 +152,6 @@ fn a_gpu_finds_all_matches_of_keys_that_runs_share() {
                 (0..rows).map(row).collect()
             };
             let (build, probe) = (side(rows[0]), side(rows[1]));
-            let plan = plan(width, rows, 3 << 20);
-            let mut join = PartitionedJoin::new(&device, plan).expect("memory");
             let sides = [&build, &probe].map(|rows| {
                 let column = |of: fn(&(u64, u64)) -> u64| -> Vec<u8> {
                     let bytes = width.bytes() as usize;
@@ -140,13 +162,22 @@ fn a_gpu_finds_all_matches_of_keys_that_runs_share() {
                 };
                 pinned(&device, (&column(|row| row.0), &column(|row| row.1)))
             });
-            let report = join.run((&sides[0], &sides[1]), &Stop::never());
-            let found = report.expect("no chain is too long").totals;
-            assert_eq!(
-                found,
-                answer(&build, &probe, width),
-                "{keys} keys, {width:?}"
-            );
+            let in_host = plan(width, rows, 3 << 20);
+            // On disk, some partitions are larger than a half of the memory.
+            for plan in [
+                placed(&in_host, [1, 1, 2]),
+                placed(&in_host, [0, 0, 2]),
+                in_host,
+            ] {
+                let mut join = PartitionedJoin::new(&device, plan.clone()).expect("memory");
+                let report = join.run((&sides[0], &sides[1]), &Stop::never());
+                let found = report.expect("no chain is too long").totals;
+                assert_eq!(
+                    found,
+                    answer(&build, &probe, width),
+                    "{keys} keys, {plan:?}"
+                );
+            }
         }
     }
 }
@@ -226,25 +257,88 @@ fn a_gpu_ends_joins_at_their_deadline_and_joins_again() {
     };
     let build = generated(&device, &workload, Side::Build);
     let probe = generated(&device, &workload, Side::Probe);
-    let plan = plan(workload.width, [200_000, 200_000], 3 << 20);
-    let mut join = PartitionedJoin::new(&device, plan).expect("memory");
+    let in_host = plan(workload.width, [200_000, 200_000], 3 << 20);
+    let on_disk = placed(&in_host, [3, 10, 4]);
     let answer = workload.answer(2);
-    let (mut stopped, mut ended) = (0, 0);
-    // Kernels are compiled in the first join.
-    for us in [1_000_000_000].into_iter().chain((0..8000).step_by(100)) {
-        let deadline = Instant::now() + Duration::from_micros(us);
-        match join.run((&build, &probe), &Stop::at(deadline)) {
-            Ok(report) => {
-                assert_eq!(report.totals, answer);
-                ended += 1;
+    for (plan, last_us, step) in [(in_host, 8000, 100), (on_disk, 60_000, 3000)] {
+        let mut join = PartitionedJoin::new(&device, plan).expect("memory");
+        let (mut stopped, mut ended) = (0, 0);
+        // Kernels are compiled in the first join.
+        for us in [1_000_000_000]
+            .into_iter()
+            .chain((0..last_us).step_by(step))
+        {
+            let deadline = Instant::now() + Duration::from_micros(us);
+            match join.run((&build, &probe), &Stop::at(deadline)) {
+                Ok(report) => {
+                    assert_eq!(report.totals, answer);
+                    ended += 1;
+                }
+                Err(JoinError::Stopped(_) | JoinError::Move(MoveError::Stopped(_))) => stopped += 1,
+                Err(error) => panic!("{error}"),
             }
-            Err(JoinError::Stopped(_) | JoinError::Move(MoveError::Stopped(_))) => stopped += 1,
-            Err(error) => panic!("{error}"),
         }
+        assert!(stopped > 1 && ended > 0, "{stopped} stopped, {ended} ended");
+        let report = join.run((&build, &probe), &Stop::never());
+        assert_eq!(report.expect("it runs").totals, answer);
     }
-    assert!(stopped > 1 && ended > 0, "{stopped} stopped, {ended} ended");
-    let report = join.run((&build, &probe), &Stop::never());
-    assert_eq!(report.expect("it runs").totals, answer);
+}
+
+/// Returns sides of 100,000 rows, the plan of their join with runs in all three places, and its answer.
+fn on_disk(device: &Device) -> ([PinnedColumns; 2], JoinPlan, JoinTotals) {
+    let workload = Workload {
+        width: Width::Eight,
+        build_rows: 100_000,
+        probe_rows: 100_000,
+        probe_keys: ProbeKeys::Uniform,
+    };
+    let sides = [Side::Build, Side::Probe].map(|side| generated(device, &workload, side));
+    let plan = placed(&plan(workload.width, [100_000; 2], 3 << 20), [2, 3, 2]);
+    (sides, plan, workload.answer(2))
+}
+
+#[test]
+fn a_gpu_ends_joins_whose_file_cannot_be_made_or_written_and_joins_again() {
+    let Some((_devices, device)) = gpu(8 << 20) else {
+        return;
+    };
+    let ([build, probe], plan, answer) = on_disk(&device);
+    let mut join = PartitionedJoin::new(&device, plan).expect("memory");
+    let temporary = join.make_file;
+    let failing: [fn(&Path) -> Result<DataFile, FileError>; 2] = [
+        |folder| DataFile::temporary(&folder.join("no/such/folder"), PageCache::Bypass),
+        // It can be read alone.
+        |_| DataFile::open(&std::env::current_exe().expect("it runs"), PageCache::Use),
+    ];
+    for make_file in failing {
+        join.make_file = make_file;
+        let error = join.run((&build, &probe), &Stop::never());
+        let error = error.expect_err("nothing can be written");
+        assert!(matches!(error, JoinError::File(_)), "{error}");
+        join.make_file = temporary;
+        let report = join.run((&build, &probe), &Stop::never());
+        assert_eq!(report.expect("it runs").totals, answer);
+    }
+}
+
+/// The device is lost before the first pass, or in one of both.
+#[test]
+fn a_lost_device_ends_a_join_with_runs_on_disk() {
+    for checks in [0, 20, 60] {
+        let Some((_devices, device)) = gpu(8 << 20) else {
+            return;
+        };
+        let ([build, probe], plan, _) = on_disk(&device);
+        let mut join = PartitionedJoin::new(&device, plan).expect("memory");
+        device.inject(Fault::FailAfter { checks });
+        let lost = join.run((&build, &probe), &Stop::never());
+        let error = lost.expect_err("the device is lost");
+        let is_lost = matches!(
+            error,
+            JoinError::Move(MoveError::DeviceLost { .. } | MoveError::Job { .. })
+        );
+        assert!(is_lost, "{error}");
+    }
 }
 
 #[test]

@@ -68,16 +68,39 @@ impl DataFile {
         DataFile::open_with(path, cache, options, libc::O_NOFOLLOW)
     }
 
+    /// Creates a file without a name in a folder, for reading and writing. Its room on the drive is free again when the
+    /// value is dropped, or the process ends for whatever reason. Its path is that of the folder.
+    ///
+    /// # Errors
+    /// If there is no such folder, or it may not be written.
+    pub fn temporary(folder: &Path, cache: PageCache) -> Result<DataFile, FileError> {
+        let made = tempfile::tempfile_in(folder);
+        let buffered = made.map_err(|error| FileError::new(folder, 0, FileCause::of(error)))?;
+        let options = &mut OpenOptions::new();
+        DataFile::of(folder, buffered, cache, options.read(true).write(true))
+    }
+
     fn open_with(
         path: &Path,
         cache: PageCache,
         options: &mut OpenOptions,
         flags: i32,
     ) -> Result<DataFile, FileError> {
-        let failed = |error| FileError::new(path, 0, FileCause::of(error));
         // Opening a pipe would block until there is a writer.
         let options = options.custom_flags(flags | libc::O_NONBLOCK);
-        let buffered = options.open(path).map_err(failed)?;
+        let opened = options.open(path);
+        let buffered = opened.map_err(|error| FileError::new(path, 0, FileCause::of(error)))?;
+        DataFile::of(path, buffered, cache, options)
+    }
+
+    /// Returns an open file, which these options open again past the page cache.
+    fn of(
+        path: &Path,
+        buffered: File,
+        cache: PageCache,
+        options: &mut OpenOptions,
+    ) -> Result<DataFile, FileError> {
+        let failed = |error| FileError::new(path, 0, FileCause::of(error));
         let found = buffered.metadata().map_err(failed)?;
         if !found.is_file() {
             let cause = match found.is_dir() {
@@ -381,6 +404,25 @@ mod tests {
         let mut back = AlignedBytes::zeroed(24_576);
         file.read_exact_at(0, &mut back).expect("readable");
         assert!(*back == *expected);
+    }
+
+    #[test]
+    fn a_temporary_file_has_no_name() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for cache in [PageCache::Bypass, PageCache::Use] {
+            let file = DataFile::temporary(folder.path(), cache).expect("room");
+            let mut memory = AlignedBytes::zeroed(8192);
+            memory.copy_from_slice(&bytes(8192));
+            file.write_all_at(4096, &memory).expect("room");
+            let mut back = AlignedBytes::zeroed(8192);
+            file.read_exact_at(4096, &mut back).expect("just written");
+            assert!(*back == *memory, "{cache:?}");
+            assert_eq!(fs::read_dir(folder.path()).expect("it exists").count(), 0);
+        }
+        let missing = folder.path().join("missing");
+        let error = DataFile::temporary(&missing, PageCache::Bypass).expect_err("no folder");
+        assert!(matches!(error.cause, FileCause::Missing), "{error}");
+        assert_eq!(error.path, missing);
     }
 
     #[test]

@@ -1,0 +1,217 @@
+//! The temporary file of the runs that are on disk.
+
+use std::ops::Deref;
+use std::panic::resume_unwind;
+use std::thread::{self, Builder};
+
+use forebay_cancel::Stop;
+use forebay_movement::storage::{DataFile, FileError};
+use parking_lot::Mutex;
+
+use crate::JoinError;
+use crate::loads::Load;
+
+/// Threads that read and write: as many operations are in flight.
+const THREADS: usize = 8;
+/// Maximum size of a read or write. A stopped join waits for those in flight.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// A file of runs, each at a multiple of their size.
+#[derive(Debug)]
+pub(crate) struct RunFile {
+    file: DataFile,
+    run_bytes: u64,
+}
+
+impl RunFile {
+    /// Returns an empty file of runs of this size.
+    pub(crate) fn new(file: DataFile, run_bytes: u64) -> RunFile {
+        RunFile { file, run_bytes }
+    }
+
+    /// Writes runs to their places, which their indexes in the file tell. Blocks.
+    ///
+    /// # Errors
+    /// If the disk is full or fails, or the join is stopped.
+    pub(crate) fn write<M: Deref<Target = [u8]>>(
+        &self,
+        runs: &[(usize, M)],
+        stop: &Stop,
+    ) -> Result<(), JoinError> {
+        let mut pieces: Vec<(u64, &[u8])> = Vec::new();
+        for (run, bytes) in runs {
+            let offsets = (*run as u64 * self.run_bytes..).step_by(PIECE_BYTES);
+            pieces.extend(offsets.zip(bytes.chunks(PIECE_BYTES)));
+        }
+        each(pieces, stop, |(offset, from)| {
+            self.file.write_all_at(offset, from)
+        })
+    }
+
+    /// Reads the pages of a load into the memory from its first byte on. Blocks.
+    ///
+    /// # Errors
+    /// If the disk fails, or the join is stopped.
+    ///
+    /// # Panics
+    /// If the memory is too small.
+    pub(crate) fn read(&self, load: &Load, into: &mut [u8], stop: &Stop) -> Result<(), JoinError> {
+        let (mut pieces, mut rest): (Vec<(u64, &mut [u8])>, _) = (Vec::new(), into);
+        for pages in load.sides.iter().flat_map(|side| &side.pages) {
+            let (into, behind) = std::mem::take(&mut rest).split_at_mut(pages.at.len());
+            rest = behind;
+            let begin = pages.run_in_file as u64 * self.run_bytes + pages.first;
+            let offsets = (begin..).step_by(PIECE_BYTES);
+            pieces.extend(offsets.zip(into.chunks_mut(PIECE_BYTES)));
+        }
+        each(pieces, stop, |(offset, into)| {
+            self.file.read_exact_at(offset, into)
+        })
+    }
+}
+
+/// Works on all pieces, on several threads. Blocks until these have ended.
+///
+/// # Errors
+/// The error of a piece, after which no other is begun; if the join is stopped.
+fn each<P: Send>(
+    pieces: Vec<P>,
+    stop: &Stop,
+    work: impl Fn(P) -> Result<(), FileError> + Sync,
+) -> Result<(), JoinError> {
+    let threads = THREADS.min(pieces.len());
+    let left = Mutex::new(pieces.into_iter());
+    let work_on_some = || -> Result<(), JoinError> {
+        loop {
+            let next = left.lock().next();
+            let Some(piece) = next else {
+                return Ok(());
+            };
+            let checked = stop.check().map_err(JoinError::from);
+            let done = checked.and_then(|()| work(piece).map_err(JoinError::from));
+            if done.is_err() {
+                *left.lock() = Vec::new().into_iter();
+                return done;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let spawn = |_| {
+            let thread = Builder::new().name("run file".to_owned());
+            // With fewer threads it takes longer.
+            thread.spawn_scoped(scope, &work_on_some).ok()
+        };
+        let others: Vec<_> = (1..threads).filter_map(spawn).collect();
+        let own = work_on_some();
+        let others = others.into_iter().map(|thread| {
+            let ended = thread.join();
+            ended.unwrap_or_else(|panic| resume_unwind(panic))
+        });
+        others.fold(own, Result::and)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use forebay_device::AlignedBytes;
+    use forebay_movement::storage::{FileCause, PageCache};
+
+    use super::*;
+    use crate::loads::loads;
+
+    /// Bytes of a run: two pieces and a page.
+    const RUN_BYTES: usize = 2 * PIECE_BYTES + 4096;
+
+    fn file() -> RunFile {
+        let folder = std::env::temp_dir();
+        let file = DataFile::temporary(&folder, PageCache::Bypass).expect("room");
+        RunFile::new(file, RUN_BYTES as u64)
+    }
+
+    /// Returns a run, each of whose words tells where it is.
+    fn run(index: usize) -> (usize, AlignedBytes) {
+        let mut bytes = AlignedBytes::zeroed(RUN_BYTES);
+        for (word, to) in bytes.chunks_exact_mut(8).enumerate() {
+            to.copy_from_slice(&((index << 32) | word).to_le_bytes());
+        }
+        (index, bytes)
+    }
+
+    /// Returns one load of half of the bytes of each run: of one on the build side, and two on the probe side.
+    fn load() -> Load {
+        let bytes = |_: usize, run: usize, _: Range<usize>| {
+            let begin = (run as u64 + 1) * 8192 + 512;
+            begin..begin + RUN_BYTES as u64 / 2
+        };
+        let mut loads = loads(2, [1, 2], u64::MAX, bytes);
+        assert_eq!(loads.len(), 1);
+        loads.remove(0)
+    }
+
+    #[test]
+    fn runs_come_back_by_pages_wherever_they_were_written() {
+        let (file, stop) = (file(), Stop::never());
+        file.write(&[run(2), run(0)], &stop).expect("room");
+        file.write(&[run(1)], &stop).expect("room");
+        file.write::<AlignedBytes>(&[], &stop).expect("nothing");
+        let load = load();
+        let mut back = AlignedBytes::zeroed(2 * RUN_BYTES);
+        file.read(&load, &mut back, &stop).expect("just written");
+        let pages: Vec<_> = load.sides.iter().flat_map(|side| &side.pages).collect();
+        assert_eq!(pages.len(), 3);
+        for pages in pages {
+            let (_, expected) = run(pages.run_in_file);
+            let first = pages.first as usize;
+            let expected = &expected[first..first + pages.at.len()];
+            assert!(back[pages.at.clone()] == *expected, "{pages:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_or_has_ended_is_an_error() {
+        let stop = Stop::never();
+        let path = std::env::current_exe().expect("it runs");
+        let read_only = DataFile::open(&path, PageCache::Use).expect("it can be read");
+        let error = RunFile::new(read_only, RUN_BYTES as u64).write(&[run(0)], &stop);
+        let error = error.expect_err("it is read-only");
+        assert!(matches!(error, JoinError::File(_)), "{error}");
+        let file = file();
+        file.write(&[run(0)], &stop).expect("room");
+        let error = file.read(&load(), &mut AlignedBytes::zeroed(2 * RUN_BYTES), &stop);
+        let error = error.expect_err("two runs are missing");
+        let JoinError::File(FileError { cause, .. }) = &error else {
+            panic!("{error}");
+        };
+        assert!(matches!(cause, FileCause::Shrunk { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_stop_and_the_first_error_end_reads_and_writes() {
+        let (stop, done) = (Stop::never(), AtomicUsize::new(0));
+        let result = each((0..10_000).collect(), &stop, |_: usize| {
+            if done.fetch_add(1, Ordering::Relaxed) == 100 {
+                stop.cancelled.store(true, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        let error = result.expect_err("it is stopped");
+        assert!(matches!(error, JoinError::Stopped(_)), "{error}");
+        assert!(done.load(Ordering::Relaxed) < 200);
+        let done = AtomicUsize::new(0);
+        let result = each((0..10_000).collect(), &Stop::never(), |_: usize| match done
+            .fetch_add(1, Ordering::Relaxed)
+        {
+            100 => Err(FileError {
+                path: "/spill".into(),
+                offset: 7,
+                cause: FileCause::Missing,
+            }),
+            _ => Ok(()),
+        });
+        let error = result.expect_err("a piece fails").to_string();
+        assert!(error.contains("cannot spill to disk: /spill"), "{error}");
+    }
+}
