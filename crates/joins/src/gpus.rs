@@ -217,8 +217,8 @@ fn divided(
     Ok(DevicePartitions::new(cuda, slices, runs, &stream)?)
 }
 
-/// Joins some partitions on a GPU. Returns the matches and the number of tables. If the crew knows an error, ends early
-/// without any.
+/// Joins some partitions on a GPU. Returns the matches and the number of tables. If the crew knows an error, ends
+/// early without any.
 fn join_some(
     crew: &Crew<'_>,
     device: &Device,

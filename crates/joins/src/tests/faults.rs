@@ -1,5 +1,5 @@
-//! Joins whose device is lost, that lack memory, a permission, peer access or rows, or whose rows all have one key. Each
-//! ends with an error or the right answer, and leaves no memory in use.
+//! Joins whose device is lost, that lack memory, a permission, peer access or rows, or whose rows all have one key.
+//! Each ends with an error or the right answer, and leaves no memory in use.
 
 use std::iter::{once, successors};
 use std::sync::Arc;
@@ -396,8 +396,8 @@ fn one_key_over(gpus: &[Arc<Device>], key: u64, rows: [u64; 2]) -> GpuSides {
     GpuSides { build, probe }
 }
 
-/// Checks joins whose rows all have one key. A table holds at most 4,096 of them. Rows of the key that marks empty slots
-/// are only counted, so that it holds any number: 2^33 matches.
+/// Checks joins whose rows all have one key. A table holds at most 4,096 of them. Rows of the key that marks empty
+/// slots are only counted, so that it holds any number: 2^33 matches.
 fn check_one_key(join: impl Fn(u64, [u64; 2]) -> Result<JoinTotals, JoinError>) {
     for (key, rows, has_room) in [
         (7, [4096, 1000], true),
