@@ -378,6 +378,10 @@ impl Device {
         memory: M,
     ) -> Result<HostRegistration<M>, (M, RegisterError)> {
         match &self.gpu {
+            Some(_) if self.shared.faults.take_pin_failure() => {
+                let bytes = memory.bytes().len();
+                Err((memory, injected(bytes)))
+            }
             Some(gpu) => HostRegistration::create(&gpu.context, memory),
             None => {
                 let device = self.name().to_owned();
@@ -406,6 +410,9 @@ impl Device {
         let gpu = self.gpu.as_ref().ok_or_else(|| RegisterError::HostDevice {
             device: self.name().to_owned(),
         })?;
+        if self.shared.faults.take_pin_failure() {
+            return Err(injected(bytes));
+        }
         let pinned = Pinned::create(Arc::clone(&gpu.context), bytes);
         pinned.map_err(|error| RegisterError::Refused {
             bytes,
@@ -504,5 +511,13 @@ impl Device {
         if *state == DeviceState::Ready {
             *state = DeviceState::Leaving;
         }
+    }
+}
+
+/// Returns the error of memory that cannot be pinned because a test injected it.
+fn injected(bytes: usize) -> RegisterError {
+    RegisterError::Refused {
+        bytes,
+        code: DeviceFault::Injected.to_string(),
     }
 }

@@ -1,7 +1,6 @@
 //! The set of devices that a process uses.
 
 use std::collections::HashSet;
-use std::fs;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,6 +10,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::host::host_memory_bytes;
 use crate::spec::Wanted;
 use crate::{
     Change, Device, DeviceContext, DeviceError, DeviceEvent, DeviceEvents, DeviceId, DeviceKind,
@@ -49,21 +49,6 @@ impl Default for DeviceOptions {
             pinned_numa_node: None,
         }
     }
-}
-
-/// Returns the number of bytes of memory of this machine; 8 GiB if the system does not report them.
-fn host_memory_bytes() -> u64 {
-    const UNKNOWN_BYTES: u64 = 8 << 30;
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total_kib = text.lines().find_map(|line| {
-        line.strip_prefix("MemTotal:")?
-            .trim()
-            .strip_suffix("kB")?
-            .trim()
-            .parse()
-            .ok()
-    });
-    total_kib.map_or(UNKNOWN_BYTES, |kib: u64| kib.saturating_mul(1024))
 }
 
 /// The devices of this process. Devices join and leave the set at run time; handles of a device that left stay valid.

@@ -21,6 +21,9 @@ pub enum Fault {
     OutOfMemory,
     /// The next launch of a kernel fails.
     LaunchFails,
+    /// The next request to pin host memory fails, as it does without the permission to lock memory. Requests that a
+    /// pinned pool serves do not count.
+    CannotPin,
 }
 
 /// The pending faults of one device.
@@ -73,6 +76,7 @@ struct Pending {
     checks_left: Option<u32>,
     out_of_memory: u32,
     launch_fails: u32,
+    cannot_pin: u32,
 }
 
 impl Faults {
@@ -83,6 +87,7 @@ impl Faults {
             Fault::FailAfter { checks } => pending.checks_left = Some(checks),
             Fault::OutOfMemory => pending.out_of_memory += 1,
             Fault::LaunchFails => pending.launch_fails += 1,
+            Fault::CannotPin => pending.cannot_pin += 1,
         }
     }
 
@@ -107,19 +112,25 @@ impl Faults {
         self.resumed.wait_while(&mut stalled, is_stalled);
         stalled.waiting -= 1;
         drop(stalled);
-        let mut pending = self.pending.lock();
-        let wanted = pending.out_of_memory > 0;
-        pending.out_of_memory = pending.out_of_memory.saturating_sub(1);
-        wanted
+        take(&mut self.pending.lock().out_of_memory)
     }
 
     /// Returns whether the current launch must fail, because a test injected that fault.
     pub(crate) fn take_launch_failure(&self) -> bool {
-        let mut pending = self.pending.lock();
-        let wanted = pending.launch_fails > 0;
-        pending.launch_fails = pending.launch_fails.saturating_sub(1);
-        wanted
+        take(&mut self.pending.lock().launch_fails)
     }
+
+    /// Returns whether the current request to pin host memory must fail, because a test injected that fault.
+    pub(crate) fn take_pin_failure(&self) -> bool {
+        take(&mut self.pending.lock().cannot_pin)
+    }
+}
+
+/// Takes one of the pending faults of a kind. Returns whether there was one.
+fn take(pending: &mut u32) -> bool {
+    let wanted = *pending > 0;
+    *pending = pending.saturating_sub(1);
+    wanted
 }
 
 #[cfg(test)]
@@ -137,10 +148,15 @@ mod tests {
     }
 
     #[test]
-    fn one_out_of_memory_is_one_failure() {
+    fn one_fault_is_one_failure_of_its_kind() {
         let faults = Faults::default();
         faults.inject(Fault::OutOfMemory);
+        assert!(!faults.take_pin_failure() && !faults.take_launch_failure());
         assert!(faults.take_out_of_memory());
         assert!(!faults.take_out_of_memory());
+        faults.inject(Fault::CannotPin);
+        assert!(!faults.take_out_of_memory());
+        assert!(faults.take_pin_failure());
+        assert!(!faults.take_pin_failure());
     }
 }

@@ -25,6 +25,7 @@ mod devices;
 mod error;
 mod events;
 mod fault;
+mod host;
 mod job;
 mod memory;
 mod owner;
@@ -46,6 +47,7 @@ pub use error::{
 };
 pub use events::{Change, DeviceEvent, DeviceEvents, Subscription};
 pub use fault::{Fault, Stall};
+pub use host::available_host_bytes;
 pub use job::{Awaited, Class, DeviceContext, Job, Parts, Signal, Step};
 pub use memory::Reservation;
 pub use pool::{MemoryPool, PoolFigures, PoolOptions, Reclaim};

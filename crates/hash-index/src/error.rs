@@ -16,10 +16,11 @@ pub enum IndexError {
         /// Number of slots.
         slots: u64,
     },
-    /// A row is too far away from the slot of its hash. The caller makes a larger table, or joins another way if one
-    /// key has thousands of rows.
+    /// A row is too far away from the slot of its hash. The caller makes a larger table, or builds it from the other
+    /// side if one key has thousands of rows.
     #[error(
-        "no slot is free among the {steps} from a row's own on: a key has too many rows, or the table is too full"
+        "no slot is free among the {steps} from a row's own on: the table is too full, or a key has thousands of rows \
+         and should be on the probe side"
     )]
     ChainTooLong {
         /// Number of slots in which a row may be.

@@ -30,6 +30,25 @@ pub enum JoinError {
         /// Bytes that it may use.
         given: u64,
     },
+    /// The host has too little memory left.
+    #[error("a join needs {needed} bytes of host memory, of which {available} are available")]
+    HostMemory {
+        /// Bytes that it needs.
+        needed: u64,
+        /// Bytes that the process can still take.
+        available: u64,
+    },
+    /// A GPU cannot read what another one has.
+    #[error(
+        "device {device} does not reach the memory of {other} (no peer access), so that they cannot join sides of which \
+         each has a part; join on one of them"
+    )]
+    NoPeers {
+        /// Name of the device.
+        device: String,
+        /// Name of the other one.
+        other: String,
+    },
     /// A table cannot be interleaved over these GPUs.
     #[error(
         "device {device} cannot change the memory of {other} by atomic operations, so that they cannot build a table \

@@ -19,6 +19,7 @@ use forebay_hash_index::{
     Width,
 };
 
+use crate::crew::{Crew, ended};
 use crate::{JoinError, JoinReport, on_gpu};
 
 /// Number of tables of a GPU at once: while the last rows of one are inserted or probed, the others use the GPU.
@@ -49,31 +50,36 @@ pub struct GpuSides {
 fn on_gpus<I: Send + 'static, T: Send + 'static>(
     devices: &[Arc<Device>],
     inputs: Vec<I>,
-    work: impl Fn(&mut Cuda, usize, I) -> Result<T, IndexError> + Clone + Send + 'static,
+    stop: &Stop,
+    work: impl Fn(&mut Cuda, usize, I) -> Result<T, IndexError> + Clone + Send + Sync + 'static,
 ) -> Result<Vec<T>, JoinError> {
-    at_once(devices, inputs, move |gpu, device, input| {
+    at_once(inputs, stop, |_, gpu, input| {
         let work = work.clone();
-        on_gpu(device, move |cuda| work(cuda, gpu, input))
+        on_gpu(&devices[gpu], move |cuda| work(cuda, gpu, input))
     })
 }
 
-/// Calls a function for all GPUs at once, on a thread each.
+/// Calls a function with the index and the input of each GPU at once, on a thread each. Blocks until all have ended.
+///
+/// # Errors
+/// The first error or panic. The others end earlier if they ask the crew.
 fn at_once<I: Send, T: Send>(
-    devices: &[Arc<Device>],
     inputs: Vec<I>,
-    call: impl Fn(usize, &Device, I) -> Result<T, JoinError> + Clone + Send,
+    stop: &Stop,
+    call: impl Fn(&Crew<'_>, usize, I) -> Result<T, JoinError> + Sync,
 ) -> Result<Vec<T>, JoinError> {
-    thread::scope(|scope| {
-        let all = devices.iter().zip(inputs).enumerate();
-        let running = all.map(|(gpu, (device, input))| {
-            let call = call.clone();
-            scope.spawn(move || call(gpu, device, input))
+    let crew = Crew::new(stop);
+    let (crew_of_all, call) = (&crew, &call);
+    let results = thread::scope(|scope| {
+        let all = inputs.into_iter().enumerate();
+        let running = all.filter_map(|(gpu, input)| {
+            crew_of_all.spawn(scope, move || call(crew_of_all, gpu, input))
         });
         let running: Vec<_> = running.collect();
-        let ended = running.into_iter().map(|it| it.join().expect("no panic"));
-        // All threads have ended before the first error returns.
-        ended.collect::<Vec<_>>().into_iter().collect()
-    })
+        running.into_iter().filter_map(ended).collect()
+    });
+    crew.end()?;
+    Ok(results)
 }
 
 /// Joins sides, whose rows are of this width, in partitions. Blocks; must not be called on an async worker thread or on
@@ -82,10 +88,11 @@ fn at_once<I: Send, T: Send>(
 /// Beside the sides, each GPU needs memory for its rows once more, and for four tables.
 ///
 /// # Errors
-/// If device memory is too small, a key has more than about 4,096 rows, the join is stopped, or a device is lost.
+/// [`JoinError::NoPeers`] if a GPU does not reach the others; if device memory is too small, a key has more than
+/// about 4,096 rows, the join is stopped, or a device is lost.
 ///
 /// # Panics
-/// If there is no GPU, a GPU does not reach the others, or the sides have not as many parts.
+/// If there is no GPU, or the sides have not as many parts.
 pub fn join_in_partitions(
     devices: &[Arc<Device>],
     width: Width,
@@ -93,15 +100,20 @@ pub fn join_in_partitions(
     stop: &Stop,
 ) -> Result<JoinReport, JoinError> {
     assert_eq!([sides.build.len(), sides.probe.len()], [devices.len(); 2]);
-    assert_reach(devices);
+    check_reach(devices)?;
     let began = Instant::now();
     stop.check()?;
     let bits = bits(width, rows_of(&sides.build, width), devices.len());
     let inputs = sides.build.iter().cloned().zip(sides.probe.iter().cloned());
-    let divided = on_gpus(devices, inputs.collect(), move |cuda, _, (build, probe)| {
-        let build = divided(cuda, (width, bits), &build)?;
-        Ok((build, divided(cuda, (width, bits), &probe)?))
-    })?;
+    let divided = on_gpus(
+        devices,
+        inputs.collect(),
+        stop,
+        move |cuda, _, (build, probe)| {
+            let build = divided(cuda, (width, bits), &build)?;
+            Ok((build, divided(cuda, (width, bits), &probe)?))
+        },
+    )?;
     let mut parts = divided.into_iter();
     let (mut build, mut probe) = parts.next().expect("at least one GPU");
     for (other_build, other_probe) in parts {
@@ -110,9 +122,9 @@ pub fn join_in_partitions(
     }
     let ended = Instant::now();
     let sides = vec![(build, probe); devices.len()];
-    let joined = at_once(devices, sides, |gpu, device, sides| {
+    let joined = at_once(sides, stop, |crew, gpu, sides| {
         let of_gpu = share(0..1 << bits, gpu, devices.len());
-        join_some(device, width, sides, of_gpu, stop)
+        join_some(crew, &devices[gpu], width, sides, of_gpu)
     })?;
     let (mut totals, mut tables) = (JoinTotals::default(), 0);
     for (found, built) in joined {
@@ -127,16 +139,32 @@ pub fn join_in_partitions(
     })
 }
 
-/// Asserts that there are GPUs, each of which reaches all others.
+/// Checks that each GPU reaches all others.
+///
+/// # Errors
+/// [`JoinError::NoPeers`] if one does not.
 ///
 /// # Panics
-/// If there are not.
-fn assert_reach(devices: &[Arc<Device>]) {
+/// If there is no GPU.
+fn check_reach(devices: &[Arc<Device>]) -> Result<(), JoinError> {
     assert!(!devices.is_empty(), "no GPU");
-    for device in devices {
-        let mut others = devices.iter().filter(|it| it.id() != device.id());
-        assert!(others.all(|it| device.reaches(it)), "{device:?} alone");
+    match first_pair(devices, |one, other| !one.reaches(other)) {
+        None => Ok(()),
+        Some([device, other]) => Err(JoinError::NoPeers { device, other }),
     }
+}
+
+/// Returns the names of the first GPU and another one for which a condition holds.
+fn first_pair(
+    devices: &[Arc<Device>],
+    holds: impl Fn(&Device, &Device) -> bool,
+) -> Option<[String; 2]> {
+    let mut ones = devices.iter();
+    ones.find_map(|one| {
+        let mut others = devices.iter().filter(|it| it.id() != one.id());
+        let other = others.find(|other| holds(one, other))?;
+        Some([one, other].map(|it| it.name().to_owned()))
+    })
 }
 
 /// Returns the number of rows of all parts of a side.
@@ -189,13 +217,14 @@ fn divided(
     Ok(DevicePartitions::new(cuda, slices, runs, &stream)?)
 }
 
-/// Joins some partitions on a GPU. Returns the matches and the number of tables.
+/// Joins some partitions on a GPU. Returns the matches and the number of tables. If the crew knows an error, ends
+/// early without any.
 fn join_some(
+    crew: &Crew<'_>,
     device: &Device,
     width: Width,
     (build, probe): (DevicePartitions, DevicePartitions),
     partitions: Range<usize>,
-    stop: &Stop,
 ) -> Result<(JoinTotals, usize), JoinError> {
     let slot_bytes = TableShape::linear_probing(width, build.largest()).slot_bytes() as usize;
     let mut lanes = on_gpu(device, move |cuda| {
@@ -221,7 +250,9 @@ fn join_some(
     })?;
     let mut is_done = false;
     while !is_done {
-        stop.check()?;
+        if !crew.may_continue() {
+            return Ok((JoinTotals::default(), 0));
+        }
         (lanes, is_done) = on_gpu(device, move |cuda| {
             for _ in 0..ROUNDS_OF_JOB {
                 is_done = true;
@@ -282,26 +313,22 @@ impl InterleavedJoin {
     /// Takes memory for a table, which is not of the devices' budgets. Blocks.
     ///
     /// # Errors
-    /// [`JoinError::NoAtomics`] if a GPU cannot change the memory of another one by atomic operations; if a card has
-    /// too little memory, or a device fails.
+    /// [`JoinError::NoPeers`] if a GPU does not reach the others, [`JoinError::NoAtomics`] if it cannot change their
+    /// memory by atomic operations; if a card has too little memory, or a device fails.
     ///
     /// # Panics
-    /// If there is no GPU, a GPU does not reach the others, or the table is not one of linear probing; for
-    /// [`InterleavedRows::Own`], if the number of GPUs is no power of two.
+    /// If there is no GPU, or the table is not one of linear probing; for [`InterleavedRows::Own`], if the number of
+    /// GPUs is no power of two.
     pub fn new(
         devices: &[Arc<Device>],
         shape: TableShape,
         rows: InterleavedRows,
     ) -> Result<InterleavedJoin, JoinError> {
-        assert_reach(devices);
+        check_reach(devices)?;
         assert_eq!(shape.method(), TableMethod::LinearProbing);
         assert!(rows == InterleavedRows::All || devices.len().is_power_of_two());
-        for device in devices {
-            let mut others = devices.iter().filter(|it| it.id() != device.id());
-            if let Some(other) = others.find(|other| !has_atomics(device, other)) {
-                let [device, other] = [device, other].map(|it| it.name().to_owned());
-                return Err(JoinError::NoAtomics { device, other });
-            }
+        if let Some([device, other]) = first_pair(devices, |one, other| !has_atomics(one, other)) {
+            return Err(JoinError::NoAtomics { device, other });
         }
         let memory = InterleavedMemory::new(devices, shape.slot_bytes());
         Ok(InterleavedJoin {
@@ -329,7 +356,7 @@ impl InterleavedJoin {
             return Err(JoinError::Index(IndexError::TooManyRows { rows, slots }));
         }
         let memory = vec![self.memory.clone(); self.devices.len()];
-        let builders = on_gpus(&self.devices, memory, move |cuda, gpu, memory| {
+        let builders = on_gpus(&self.devices, memory, stop, move |cuda, gpu, memory| {
             let stream = cuda.downloads().clone();
             IndexBuilder::interleaved(cuda, shape, (&memory, gpu), rows, &stream)
         })?;
@@ -338,6 +365,7 @@ impl InterleavedJoin {
         let mut tables = on_gpus(
             &self.devices,
             inputs.collect(),
+            stop,
             |cuda, _, (mut builder, rows): (IndexBuilder, Vec<DeviceRows>)| {
                 for rows in rows {
                     builder.insert_async(cuda, &rows)?;
@@ -352,6 +380,7 @@ impl InterleavedJoin {
         let found = on_gpus(
             &self.devices,
             inputs.collect(),
+            stop,
             |cuda, _, (table, rows): (HashIndex, Vec<DeviceRows>)| {
                 let stream = cuda.downloads().clone();
                 let totals = Totals::zero(cuda, &stream)?;

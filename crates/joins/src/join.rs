@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use forebay_cancel::Stop;
 use forebay_device::cuda::{Cuda, DeviceView, HostRegistration, Part, Priority, Stream};
-use forebay_device::{AlignedBytes, Device, DeviceFault};
+use forebay_device::{AlignedBytes, Device, DeviceFault, DeviceState, available_host_bytes};
 use forebay_hash_index::{
     Column, DevicePartitions, IndexError, JoinTotals, LoadedRows, PartitionJoin, Slices,
     StoredRuns, TableMemory,
@@ -109,10 +109,10 @@ pub fn on_gpu<T: Send + 'static>(
 
 impl PartitionedJoin {
     /// Takes the memory of a join: device memory and a ring on this GPU, and pinned host memory to which runs spill
-    /// ([`JoinPlan::host_bytes`]). Blocks. The process ends if the system has no memory to spill to.
+    /// ([`JoinPlan::host_bytes`]). Blocks.
     ///
     /// # Errors
-    /// If memory is too small or cannot be pinned, or the device is not a GPU or is lost.
+    /// If memory of the device or the host is too small or cannot be pinned, or the device is not a GPU or is lost.
     pub fn new(device: &Arc<Device>, plan: JoinPlan) -> Result<PartitionedJoin, JoinError> {
         let ring = StagingRing::lease(device, plan.ring)?;
         let (run_bytes, resident) = (plan.run_bytes() as usize, plan.resident);
@@ -152,7 +152,8 @@ impl PartitionedJoin {
     ///
     /// # Errors
     /// The first error: if a key has more than about 4,096 rows in one table, the join is stopped, the disk is full or
-    /// fails, or the device is lost. The next call joins again, unless the device is lost.
+    /// fails, or the device is lost; after a join that failed, also if the host cannot pin as much memory again. The
+    /// next call joins again, unless the device is lost.
     ///
     /// # Panics
     /// If a side has other rows than the plan says.
@@ -528,11 +529,28 @@ fn gathered(
     Ok((sides, spill))
 }
 
+/// Checks that the host has this much memory left.
+///
+/// # Errors
+/// [`JoinError::HostMemory`] if it has not.
+pub(crate) fn check_host_memory(needed: u64) -> Result<(), JoinError> {
+    let available = available_host_bytes();
+    match needed <= available {
+        true => Ok(()),
+        false => Err(JoinError::HostMemory { needed, available }),
+    }
+}
+
 /// Pins host memory for copies from a device. All cores access it first: pinning fresh pages would zero them on one.
 ///
 /// # Errors
-/// If the driver cannot pin it. The process ends if the system has no memory.
+/// If the host has too little memory, the driver cannot pin it, or the device is lost.
 pub(crate) fn pinned(device: &Device, bytes: u64) -> Result<Spill, JoinError> {
+    if let DeviceState::Lost { why } = device.state() {
+        // The driver would refuse to pin, or pin for nothing.
+        return Err(JoinError::lost(device, why));
+    }
+    check_host_memory(bytes)?;
     let mut memory = AlignedBytes::in_huge_pages(bytes as usize);
     let share = memory
         .len()
@@ -540,11 +558,13 @@ pub(crate) fn pinned(device: &Device, bytes: u64) -> Result<Spill, JoinError> {
         .max(PAGE_BYTES);
     thread::scope(|scope| {
         for part in memory.chunks_mut(share) {
-            scope.spawn(|| {
+            let zero = move || {
                 part.iter_mut()
                     .step_by(PAGE_BYTES)
                     .for_each(|byte| *byte = 0)
-            });
+            };
+            // Pinning accesses the pages of a thread that the system refuses.
+            let _ = Builder::new().spawn_scoped(scope, zero);
         }
     });
     let pinned = device.register(memory).map_err(|(_, error)| error);

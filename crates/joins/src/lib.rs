@@ -17,6 +17,7 @@
 
 mod co_processing;
 mod columns;
+mod crew;
 mod divide;
 mod error;
 mod gpus;

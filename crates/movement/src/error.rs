@@ -4,7 +4,7 @@ use std::error::Error;
 
 use forebay_cancel::Stopped;
 use forebay_device::cuda::{ManagedError, RegisterError};
-use forebay_device::{Device, JobFailure, OutOfMemory, SubmitError};
+use forebay_device::{Device, DeviceState, JobFailure, OutOfMemory, SubmitError};
 
 use crate::method::{Missing, TransferMethod};
 
@@ -103,9 +103,10 @@ pub enum MoveError {
 impl MoveError {
     /// Returns the error if a device has failed.
     pub(crate) fn if_lost(device: &Device) -> Option<MoveError> {
-        device
-            .is_lost()
-            .then(|| MoveError::lost(device, device.state()))
+        match device.state() {
+            DeviceState::Lost { why } => Some(MoveError::lost(device, why)),
+            DeviceState::Ready | DeviceState::Leaving => None,
+        }
     }
 
     /// Returns the error of a device that has failed.

@@ -382,6 +382,9 @@ impl Cuda {
     /// [`JobFailure::NoRoomOnCard`] if the card has too little memory beside the budget, [`JobFailure::CannotPin`] if
     /// the host cannot pin more; a fault of the device.
     pub fn hybrid_memory(&self, bytes: u64, device_bytes: u64) -> Result<HybridMemory, JobError> {
+        if device_bytes < bytes {
+            self.check_pin((bytes - device_bytes) as usize)?;
+        }
         HybridMemory::create((&self.context, &self.arena), bytes, device_bytes)
     }
 
@@ -391,6 +394,7 @@ impl Cuda {
     /// # Errors
     /// [`JobFailure::CannotPin`] if the host cannot pin more memory; a fault of the device.
     pub fn host_buffer(&self, bytes: usize) -> Result<Pinned, JobError> {
+        self.check_pin(bytes)?;
         let pinned = Pinned::create(Arc::clone(&self.context), bytes);
         pinned.map_err(|error| match &*error.code {
             OUT_OF_MEMORY => JobFailure::CannotPin {
@@ -400,6 +404,15 @@ impl Cuda {
             .into(),
             _ => error.into(),
         })
+    }
+
+    /// Fails if a test injected that the host cannot pin memory.
+    fn check_pin(&self, bytes: usize) -> Result<(), JobFailure> {
+        if self.shared.faults.take_pin_failure() {
+            let code = DeviceFault::Injected.to_string();
+            return Err(JobFailure::CannotPin { bytes, code });
+        }
+        Ok(())
     }
 
     /// Pairs device memory with a zeroed pinned buffer of the same size; copies between the two run on `stream`.

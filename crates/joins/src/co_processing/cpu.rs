@@ -9,9 +9,9 @@ use forebay_device::Device;
 use forebay_device::cuda::Part;
 use forebay_hash_index::{CopyInFlight, HostBuilder, HostRows, JoinTotals, TableShape};
 
-use super::crew::{Crew, Morsels};
 use crate::JoinError;
-use crate::join::Spill;
+use crate::crew::{Crew, Morsels};
+use crate::join::{Spill, check_host_memory};
 
 /// Rows that a thread takes at once: about 2 ms of probes, so that all processors end at nearly the same time.
 pub(super) const MORSEL_ROWS: u64 = 1 << 15;
@@ -56,7 +56,8 @@ impl Cpu<'_> {
     /// Builds a table or waits for a copy, and probes it with the rows that it takes.
     ///
     /// # Errors
-    /// If a row cannot be inserted, or the device of the copied table is lost. The crew knows the errors of threads.
+    /// If host memory is too small, a row cannot be inserted, or the device of the copied table is lost. The crew
+    /// knows the errors of threads.
     pub(super) fn work(&self, table: CpuTable) -> Result<CpuPart, JoinError> {
         match table {
             CpuTable::Own => self.with_own_table(),
@@ -78,6 +79,7 @@ impl Cpu<'_> {
 
     /// Allocates and builds a table, and probes it.
     fn with_own_table(&self) -> Result<CpuPart, JoinError> {
+        check_host_memory(self.shape.bytes())?;
         let began = Instant::now();
         let builder = HostBuilder::new(self.shape, self.threads);
         let allocate = began.elapsed();

@@ -16,7 +16,7 @@ use forebay_hash_index::{
 };
 use forebay_movement::RingOptions;
 
-use super::crew::{Crew, Morsels};
+use crate::crew::{Crew, Morsels};
 use crate::join::Spill;
 use crate::{JoinError, PinnedColumns, on_gpu};
 

@@ -12,7 +12,6 @@
 
 mod choose;
 mod cpu;
-mod crew;
 mod gpu;
 #[cfg(test)]
 mod tests;
@@ -28,10 +27,10 @@ use forebay_device::cuda::Part;
 use forebay_hash_index::{HostRows, JoinTotals, TableMethod, TableShape};
 use forebay_movement::RingOptions;
 
+use crate::crew::{Crew, Morsels, ended};
 use crate::join::{Spill, pinned};
 use crate::{JoinError, PinnedColumns};
 use cpu::{Cpu, CpuPart, CpuTable};
-use crew::{Crew, Morsels, ended};
 use gpu::{CopyTo, Lane};
 
 pub use choose::{GpuRates, Rates, choose};
@@ -140,12 +139,12 @@ impl CoProcessing {
     }
 
     /// Joins both sides. Blocks; must not be called on an async worker thread or on a device's thread. The host
-    /// memory of a copied table stays pinned for the next join with [`Strategy::GpuBuilds`]. The process ends if the
-    /// system has no memory for the CPU's table.
+    /// memory of a copied table stays pinned for the next join with [`Strategy::GpuBuilds`].
     ///
     /// # Errors
     /// The first error of a processor, when all have ended: if the table is too small, a key has more than about
-    /// 4,096 rows, memory cannot be pinned, the join is stopped, a thread panics, or a device is lost.
+    /// 4,096 rows, host memory is too small or cannot be pinned, the join is stopped, a thread panics, or a device is
+    /// lost.
     ///
     /// # Panics
     /// If the strategy needs a GPU and there is none, or the sides are not of the table's width.
@@ -217,10 +216,11 @@ impl CoProcessing {
 type OfCpu = (Option<CopyTo>, Option<CpuTable>, Option<Part<Spill>>);
 
 /// Joins both sides on the CPU, with tables and threads as [`CoProcessing`] has them; the sides need not be pinned.
-/// Blocks; must not be called on an async worker thread. The process ends if the system has no memory for the table.
+/// Blocks; must not be called on an async worker thread.
 ///
 /// # Errors
-/// If the table is too small, a key has more than about 4,096 rows, a thread panics, or the join is stopped.
+/// If host memory or the table is too small, a key has more than about 4,096 rows, a thread panics, or the join is
+/// stopped.
 ///
 /// # Panics
 /// If the table is not one with linear probing, or the sides are not of its width.

@@ -1,5 +1,6 @@
 //! Joins on a GPU, whose answers the generator's formulas give.
 
+mod faults;
 mod gpus;
 
 use std::collections::BTreeMap;

@@ -85,12 +85,20 @@ where
 }
 
 /// Waits for the answer of a job.
+///
+/// # Errors
+/// That of the job. If its device is lost, the error says why.
 pub(super) fn answer<T>(
     device: &Device,
     receiver: &Receiver<Result<T, MoveError>>,
 ) -> Result<T, MoveError> {
     let answer = receiver.recv();
-    answer.unwrap_or_else(|_| Err(MoveError::lost(device, device.state())))
+    let answer = answer.unwrap_or_else(|_| Err(MoveError::lost(device, device.state())));
+    answer.map_err(|error| match error {
+        // The job that was dropped does not know the fault.
+        MoveError::DeviceLost { .. } => MoveError::if_lost(device).unwrap_or(error),
+        error => error,
+    })
 }
 
 /// Queues `work` as a job of one step; the answer goes to `sender`.

@@ -16,14 +16,14 @@ use crate::JoinError;
 
 /// Rows that processors take from one cursor.
 #[derive(Debug)]
-pub(super) struct Morsels {
+pub(crate) struct Morsels {
     /// Index of the first row that is not taken; the number of rows or more if all are taken.
     next: AtomicU64,
     rows: u64,
 }
 
 impl Morsels {
-    pub(super) fn new(rows: u64) -> Morsels {
+    pub(crate) fn new(rows: u64) -> Morsels {
         Morsels {
             next: AtomicU64::new(0),
             rows,
@@ -31,20 +31,20 @@ impl Morsels {
     }
 
     /// Takes at most `count` rows; `None` if all are taken.
-    pub(super) fn take(&self, count: u64) -> Option<Range<u64>> {
+    pub(crate) fn take(&self, count: u64) -> Option<Range<u64>> {
         let begin = self.next.fetch_add(count, Ordering::Relaxed);
         (begin < self.rows).then(|| begin..self.rows.min(begin + count))
     }
 
     /// Returns whether all rows are taken.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.next.load(Ordering::Relaxed) >= self.rows
     }
 }
 
 /// What the threads of a join share.
 #[derive(Debug)]
-pub(super) struct Crew<'a> {
+pub(crate) struct Crew<'a> {
     stop: &'a Stop,
     has_failed: AtomicBool,
     /// The first error.
@@ -54,7 +54,7 @@ pub(super) struct Crew<'a> {
 }
 
 impl<'a> Crew<'a> {
-    pub(super) fn new(stop: &'a Stop) -> Crew<'a> {
+    pub(crate) fn new(stop: &'a Stop) -> Crew<'a> {
         Crew {
             stop,
             has_failed: AtomicBool::new(false),
@@ -65,7 +65,7 @@ impl<'a> Crew<'a> {
 
     /// Returns whether the join continues: no thread has failed, and it is not stopped. Each thread calls this before
     /// each morsel.
-    pub(super) fn may_continue(&self) -> bool {
+    pub(crate) fn may_continue(&self) -> bool {
         if self.has_failed.load(Ordering::Relaxed) {
             return false;
         }
@@ -79,7 +79,7 @@ impl<'a> Crew<'a> {
     }
 
     /// Notes that a table is complete.
-    pub(super) fn mark_built(&self) {
+    pub(crate) fn mark_built(&self) {
         self.built.get_or_init(Instant::now);
     }
 
@@ -89,7 +89,7 @@ impl<'a> Crew<'a> {
     }
 
     /// Does some work of the join. Returns `None` if it fails or panics, which ends the join.
-    pub(super) fn guard<T>(&self, work: impl FnOnce() -> Result<T, JoinError>) -> Option<T> {
+    pub(crate) fn guard<T>(&self, work: impl FnOnce() -> Result<T, JoinError>) -> Option<T> {
         let error = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Ok(value)) => return Some(value),
             Ok(Err(error)) => error,
@@ -103,7 +103,7 @@ impl<'a> Crew<'a> {
 
     /// Starts a thread that does some work of the join. Returns `None` if the system refuses the thread, which ends
     /// the join.
-    pub(super) fn spawn<'scope, T: Send + 'scope>(
+    pub(crate) fn spawn<'scope, T: Send + 'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         work: impl FnOnce() -> Result<T, JoinError> + Send + 'scope,
@@ -120,7 +120,7 @@ impl<'a> Crew<'a> {
 
     /// Does the same work on several threads. Blocks until all have ended; returns the results of those that have not
     /// failed.
-    pub(super) fn on_threads<T: Send>(
+    pub(crate) fn on_threads<T: Send>(
         &self,
         threads: usize,
         work: impl Fn() -> Result<T, JoinError> + Sync,
@@ -138,7 +138,7 @@ impl<'a> Crew<'a> {
     ///
     /// # Errors
     /// The first error of a thread.
-    pub(super) fn end(self) -> Result<Instant, JoinError> {
+    pub(crate) fn end(self) -> Result<Instant, JoinError> {
         match self.error.into_inner() {
             Some(error) => Err(error),
             None => Ok(self.built.into_inner().unwrap_or_else(Instant::now)),
@@ -147,7 +147,7 @@ impl<'a> Crew<'a> {
 }
 
 /// Waits for a thread. Returns its result; `None` if it has failed.
-pub(super) fn ended<T>(running: ScopedJoinHandle<'_, Option<T>>) -> Option<T> {
+pub(crate) fn ended<T>(running: ScopedJoinHandle<'_, Option<T>>) -> Option<T> {
     running.join().expect("panics are caught")
 }
 
