@@ -654,8 +654,8 @@ mod tests {
         let mut known = Known::default();
         let sizes = [
             ("one", 0),
-            ("two", 133_000),
-            ("three", 133_000),
+            ("two", 400_000),
+            ("three", 400_000),
             ("four", 1),
         ];
         for (used, (name, bytes)) in sizes.into_iter().enumerate() {
@@ -664,7 +664,7 @@ mod tests {
         }
         known.free_texts(&key("four"));
         assert_eq!(known.columns.len(), 4);
-        let (state, used) = (column(200_000), 0);
+        let (state, used) = (column(600_000), 0);
         known.columns.insert(key("five"), Entry::new(state, used));
         known.free_texts(&key("five"));
         let mut left: Vec<_> = known.columns.keys().map(|it| it.name.as_str()).collect();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, Scalar};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Scalar};
 use datafusion::arrow::compute::kernels::cmp::eq;
 use datafusion::arrow::compute::{cast, concat};
 use datafusion::arrow::datatypes::DataType;
@@ -292,6 +292,20 @@ impl Code<'_, '_> {
         Ok((number_of(number, Some(valid)), of_row))
     }
 
+    /// Declares the number of a key that is a condition: 0 for NULL, 1 for false, 2 for true.
+    fn key_of_condition(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<(String, Values)> {
+        let value = self.condition(expr)?;
+        let number = format!("1 + static_cast<i32>({})", value.text);
+        let number = match &value.valid {
+            Some(valid) => format!("{valid} ? {number} : 0"),
+            None => number,
+        };
+        let values = BooleanArray::from(vec![None, Some(false), Some(true)]);
+        let number = self.declare(Kind::Small, &number);
+        self.note(&number, || format!("number of {}", sql(expr)));
+        Ok((number, Values::Array(Arc::new(values))))
+    }
+
     /// Declares the number of a key among all numbers between the smallest and the largest. Returns it and the values
     /// by number.
     ///
@@ -304,10 +318,12 @@ impl Code<'_, '_> {
         other: Reason,
     ) -> Result<(String, Values)> {
         let data_type = expr.data_type(&self.draft.scanned.schema);
-        let is_integer = |it: &DataType| is_number(it) && *it != DataType::Boolean;
-        let Some(data_type) = data_type.ok().filter(is_integer) else {
+        let Some(data_type) = data_type.ok().filter(is_number) else {
             return Err(other);
         };
+        if data_type == DataType::Boolean {
+            return self.key_of_condition(expr).map_err(|_| other);
+        }
         let (value, exponent) = match is_float(&data_type) {
             true => self.float_key(expr)?,
             false => (self.value(expr).ok(), None),

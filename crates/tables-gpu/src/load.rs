@@ -59,11 +59,15 @@ struct OfColumn {
 }
 
 impl OfColumn {
-    fn new(wanted: &Arc<dyn PhysicalExpr>) -> Arc<OfColumn> {
-        let max = match Kept::place_of(wanted) {
+    /// Returns what is shared of a column of a file.
+    fn of_file(wanted: &Arc<dyn PhysicalExpr>) -> Arc<OfColumn> {
+        OfColumn::new(match Kept::place_of(wanted) {
             Some(Place::Dictionary) => TextsMax::MANY,
             _ => TextsMax::FEW,
-        };
+        })
+    }
+
+    fn new(max: TextsMax) -> Arc<OfColumn> {
         Arc::new(OfColumn {
             texts: Mutex::new(Dictionary::new(max)),
             ..OfColumn::default()
@@ -231,7 +235,10 @@ pub(crate) async fn load_plan(
         }
     });
     let wanted: Vec<_> = source.columns.iter().map(|it| source.expr(*it)).collect();
-    let shared: Vec<_> = wanted.iter().map(OfColumn::new).collect();
+    let shared: Vec<_> = wanted
+        .iter()
+        .map(|_| OfColumn::new(TextsMax::MANY))
+        .collect();
     let need = Need::Query(began);
     let to = To::Engine(need);
     let to = (to, Stripes::default());
@@ -411,7 +418,7 @@ async fn of_file(
         .map_err(failed)?
         .build();
     let scan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(scan);
-    let shared: Vec<_> = wanted.iter().map(OfColumn::new).collect();
+    let shared: Vec<_> = wanted.iter().map(OfColumn::of_file).collect();
     let tasks = (0..ranges as usize).map(|range| {
         let (columns, scan) = (Arc::clone(columns), Arc::clone(&scan));
         let (shared, context) = (shared.clone(), Arc::clone(context));

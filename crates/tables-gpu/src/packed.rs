@@ -517,6 +517,13 @@ mod tests {
         let many = (0..=TextsMax::FEW.count).map(|number| Some(number.to_string()));
         let many: StringArray = many.collect();
         assert_eq!(push(Arc::new(many)), Err(Unpackable::Texts(TextsMax::FEW)));
+        let many = (0..=TextsMax::MANY.count).map(|number| Some(number.to_string()));
+        let many: ArrayRef = Arc::new(many.collect::<StringArray>());
+        let texts = Mutex::new(Dictionary::new(TextsMax::MANY));
+        let pushed = Packer::default().push(&many.slice(1, TextsMax::MANY.count), &texts);
+        assert_eq!(pushed, Ok(()));
+        let pushed = Packer::default().push(&many, &texts);
+        assert_eq!(pushed, Err(Unpackable::Texts(TextsMax::MANY)));
         let bytes = datafusion::arrow::array::BinaryArray::from(vec![&b"x"[..]]);
         assert_eq!(
             push(Arc::new(bytes)),

@@ -31,7 +31,7 @@ impl TextsMax {
     };
     /// Of columns of which queries need only groups.
     pub(crate) const MANY: TextsMax = TextsMax {
-        count: if cfg!(test) { 1 << 12 } else { 1 << 24 },
+        count: if cfg!(test) { 1 << 13 } else { 1 << 24 },
         bytes: 512 << 20,
     };
 }

@@ -19,6 +19,7 @@ mod reference;
 mod repeats;
 mod sessions;
 mod slices;
+mod texts;
 mod unions;
 
 use std::panic::resume_unwind;
@@ -292,8 +293,8 @@ impl Fixture {
         .await;
         // They take long, and the kernels of one row are those of few.
         if (2..10_000).contains(&sizes.0[0]) {
-            self.compare(repeats::QUERIES.iter().chain(distinct::QUERIES))
-                .await;
+            let queries = repeats::QUERIES.iter().chain(distinct::QUERIES);
+            self.compare(queries.chain(texts::QUERIES)).await;
         }
         if sizes.0[0] < 10_000 {
             self.compare(unions::QUERIES).await;

@@ -162,6 +162,7 @@ const JOINS: &[&str] = &[
 const QUERIES: &[&str] = &[
     "SELECT day, name, count(*) FROM s GROUP BY day, name",
     "SELECT extract(year FROM day), count(*) FROM s GROUP BY 1",
+    "SELECT i4 > i8, count(*) FROM s GROUP BY 1",
     "SELECT i4 + i8, count(*) FROM s GROUP BY 1",
     "SELECT name, sum(i4) FROM s GROUP BY name HAVING sum(i4) > 3",
     "SELECT name, sum(i4) FROM s GROUP BY name ORDER BY 2 DESC LIMIT 10",

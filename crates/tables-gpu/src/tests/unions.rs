@@ -21,7 +21,7 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT v, count(*), max(b) FROM t FULL JOIN m ON a = k GROUP BY v",
     "SELECT label, count(*) FROM t FULL JOIN d ON a = k WHERE flag IS NULL OR b > 0 GROUP BY label",
     "SELECT count(*), count(v), sum(one) FROM p FULL JOIN m ON one = k",
-    "SELECT count(*), count(a), count(k), sum(b), sum(weight) FROM t FULL JOIN d ON a = k AND odd > quantity",
+    "SELECT count(*), count(a), count(k), sum(quantity), max(weight) FROM t FULL JOIN d ON a = k AND odd > quantity",
     "SELECT count(*), count(v), sum(one) FROM p FULL JOIN m ON one = k AND v < two",
     // All pairs.
     "SELECT count(*) FROM c, m WHERE n > 3",
