@@ -5,7 +5,8 @@ lines as in `bench/record/`: the time of the kernels on the device, and the time
 it, and in DuckDB over tables of its own in memory. Exits with 1 if answers differ. The case `tpch-hot`, alone, is the 22
 queries of TPC-H, whatever part of them runs on the GPU. The case `like`, alone, searches the comments of orders for patterns
 that are new in each round. The case `floats`, alone, is queries over the numbers of `lineitem` in double precision, in a file
-that is written beside the others. The case `rows`, alone, is queries that return rows, and a `ROLLUP`; `many`, alone, joins that repeat rows, of all pairs, unions, and texts. The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
+that is written beside the others. The case `rows`, alone, is queries that return rows, and a `ROLLUP`; `many`, alone, joins that repeat rows, of all pairs, unions, and several `DISTINCT` aggregates; `texts`, alone, groups by texts of
+many values, in a file of 50 million rows that is written beside the others. The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
 pinned memory of the host.
 """
 
@@ -81,8 +82,27 @@ MANY = {
     "union of orders and items": """SELECT kind, count(*), sum(price), max(price) FROM (
         SELECT o_orderpriority AS kind, o_totalprice AS price FROM orders JOIN customer ON o_custkey = c_custkey
         UNION ALL SELECT l_shipmode, l_extendedprice FROM lineitem WHERE l_quantity > 10) AS u GROUP BY 1 ORDER BY 1""",
+    "outer, cheaper suppliers": """SELECT l_returnflag, count(*), count(ps_suppkey), sum(ps_availqty) FROM lineitem
+        LEFT JOIN partsupp ON l_partkey = ps_partkey AND ps_supplycost * 40 < l_extendedprice GROUP BY 1 ORDER BY 1""",
+    "outer, bands of prices": """SELECT n_name, count(*), sum(o_totalprice) FROM orders
+        LEFT JOIN nation ON o_totalprice BETWEEN 20000 * n_nationkey AND 20000 * n_nationkey + 9000 GROUP BY 1 ORDER BY 1""",
+    "full, orders of some customers": """SELECT c_mktsegment, count(*), count(o_orderkey), sum(o_totalprice) FROM customer
+        FULL JOIN orders ON c_custkey = o_custkey AND o_totalprice > 10 * c_acctbal GROUP BY 1 ORDER BY 1""",
+    "distinct, by flag": """SELECT l_returnflag, count(DISTINCT l_suppkey), count(DISTINCT l_shipdate), sum(l_quantity)
+        FROM lineitem GROUP BY 1 ORDER BY 1""",
+    "distinct, of all": "SELECT count(DISTINCT l_partkey), count(DISTINCT l_orderkey), count(*) FROM lineitem",
+    "distinct, of months": """SELECT date_trunc('month', l_shipdate)::date, count(DISTINCT l_partkey), count(DISTINCT l_suppkey),
+        count(DISTINCT l_shipmode) FILTER (WHERE l_discount > 0.05), count(*) FROM lineitem GROUP BY 1 ORDER BY 1""",
     "texts, least and greatest": """SELECT l_returnflag, min(l_shipmode), max(l_shipinstruct), bool_or(l_discount > 0.09)
         FROM lineitem GROUP BY 1 ORDER BY 1""",
+}
+VISITS = {
+    "texts, most visited": "SELECT url, count(*) AS n, sum(seconds) FROM visits GROUP BY url ORDER BY n DESC, url LIMIT 10",
+    "texts, of some": """SELECT url, count(*) AS n FROM visits WHERE url LIKE '%/toys/%7' AND seconds > 300 GROUP BY url
+        ORDER BY n DESC, url LIMIT 10""",
+    "texts, distinct": "SELECT count(DISTINCT url) FROM visits",
+    "texts, distinct of days": "SELECT day, count(DISTINCT url), count(*) FROM visits GROUP BY day ORDER BY day",
+    "texts, two distinct of days": "SELECT day, count(DISTINCT url), count(DISTINCT seconds) FROM visits GROUP BY day ORDER BY day",
 }
 # If it is not cancelled, its kernel ends because there are too many matches.
 MANY_PAIRS = "SELECT count(*), sum(l_quantity) FROM lineitem JOIN supplier ON l_extendedprice < s_acctbal * 10 WHERE l_quantity > 0"
@@ -98,7 +118,7 @@ COLUMNS = {
         l_shipinstruct, l_suppkey, l_partkey, l_orderkey""",
     "lineorder": """lo_custkey, lo_partkey, lo_suppkey, lo_orderdate, lo_quantity, lo_extendedprice, lo_discount, lo_revenue,
         lo_supplycost""",
-    "orders": "o_orderpriority, o_comment", "floats": "*", "customer": "*", "supplier": "*", "part": "*", "date": "*",
+    "orders": "o_orderpriority, o_comment", "floats": "*", "visits": "*", "customer": "*", "supplier": "*", "part": "*", "date": "*",
 }
 
 
@@ -242,6 +262,13 @@ def write_floats(duck, folder):
         l_linestatus FROM '{folder}/lineitem.parquet') TO '{folder}/floats.parquet'""")
 
 
+def write_visits(duck, folder):
+    duck.execute(f"""COPY (SELECT 'https://shop.example.org/' || ['books', 'garden', 'music', 'toys'][1 + item % 4] || '/item-' || item
+        || CASE WHEN item % 3 = 0 THEN '?from=mail' ELSE '' END AS url, seconds, DATE '2026-11-01' + day AS day
+        FROM (SELECT CAST(6000000 * pow(random(), 2) AS BIGINT) AS item, CAST(600 * random() AS INTEGER) AS seconds,
+        CAST(29 * random() AS INTEGER) AS day FROM range(50000000))) TO '{folder}/visits.parquet'""")
+
+
 def scan_pinned(client, query, measured, case, rounds):
     """Measures a scan of columns in memory of the host: kernels, and the bytes there for each second of them."""
     milliseconds, rates = [], []
@@ -317,6 +344,9 @@ def main(forebay, folder, rounds="15", *cases):
     if cases == ("floats",):
         fact, tables, queries, cases = "floats", ["floats"], FLOATS, ()
         write_floats(duck, folder)
+    if cases == ("texts",):
+        fact, tables, queries, cases = "visits", ["visits"], VISITS, ()
+        write_visits(duck, folder)
     if cases == ("rows",):
         queries, cases = ROWS, ()
     is_many = cases == ("many",)
@@ -372,7 +402,7 @@ def main(forebay, folder, rounds="15", *cases):
             if not is_same or not are_alike(on_gpu, in_duck):
                 print(f"# {case}: answers differ\n{on_gpu}\n{on_cpu}\n{in_duck}"[:4000], file=sys.stderr)
                 failed = True
-        if queries not in (FLOATS, ROWS, MANY) and not is_ssb and (not cases or "first-call" in cases):
+        if queries not in (FLOATS, ROWS, MANY, VISITS) and not is_ssb and (not cases or "first-call" in cases):
             client.execute(TPCH["q6"]).fetchall()
             first_calls(client, measured)
         if is_many:
