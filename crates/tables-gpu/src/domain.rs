@@ -137,7 +137,8 @@ impl Domain {
             if are_of_rows || scanned.texts_count(column) > texts_max {
                 return Err(too_many(scanned, column));
             }
-            let texts = scanned.texts(column).map(|texts| cast(&texts, &data_type));
+            let texts = scanned.texts(column);
+            let texts = texts.map(|texts| cast(&texts?, &data_type));
             return Ok(Domain {
                 column,
                 first: 0,

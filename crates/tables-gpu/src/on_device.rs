@@ -290,20 +290,20 @@ fn of_value(
             })
         }
         Values::Array(array) => {
-            let null = (0..array.len()).find(|it| array.is_null(*it));
+            let null = array.logical_nulls();
+            let null = null.and_then(|it| (0..it.len()).find(|at| it.is_null(*at)));
             let valid = null.map(|null| {
                 let null = with.constant(null as i128);
                 format!("{number} != {null}")
             });
             if is_text(data_type) {
                 let texts = cast(array, &DataType::Utf8View).map_err(Reason::of)?;
-                let texts = Texts::of(texts.as_string_view()).map_err(Reason::of)?;
                 return Ok(Code {
                     value: number,
                     valid,
                     min: 0,
                     max: (array.len() as i128 - 1).max(0),
-                    texts: Arc::new(texts),
+                    texts: Arc::new(Texts::of(texts.as_string_view())),
                 });
             }
             if !is_number(data_type) || matches!(data_type, DataType::Decimal128(..)) {

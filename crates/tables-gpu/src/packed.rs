@@ -502,6 +502,7 @@ mod tests {
             .into_inner()
             .into_texts()
             .array()
+            .expect("few buffers")
             .iter()
             .map(|it| it.map(str::to_owned))
             .collect();

@@ -25,7 +25,7 @@ use crate::engine::Ran;
 use crate::fragment::{Fragment, is_its_state};
 use crate::groups::{Groups, Values};
 use crate::limit::Limit;
-use crate::packed::array_of;
+use crate::packed::{array_of, is_text};
 use crate::program::{Column, Compiled, Float, Output, Total, group_words};
 use crate::reason::Reason;
 use crate::rule::is_by_columns;
@@ -295,7 +295,10 @@ impl Made {
     fn of_all(&self, found: &Found) -> Result<Vec<Vec<RecordBatch>>> {
         let mut totals = found.totals(&self.compiled.totals, &self.groups);
         self.order(&mut totals);
-        let batches: Vec<&[Group]> = totals.groups.chunks(self.batch_rows()).collect();
+        let batches: Vec<&[Group]> = totals
+            .groups
+            .chunks(self.batch_rows(&totals.groups)?)
+            .collect();
         let of_thread = batches.len().div_ceil(forebay_device::cores()).max(1);
         let made = |batches: &[&[Group]]| {
             let made = batches.iter().map(|groups| {
@@ -348,17 +351,34 @@ impl Made {
     }
 
     /// Returns the number of rows of a batch, whose texts are not too long for it.
-    fn batch_rows(&self) -> usize {
+    fn batch_rows(&self, groups: &[Group]) -> Result<usize> {
         let determined = self.compiled.determined.values().map(|it| &it.values);
         let outputs = self.compiled.outputs.iter().flatten();
         let outputs = outputs.filter_map(|it| it.values.as_ref());
-        let values = self.groups.keys.iter().chain(determined).chain(outputs);
-        let text_bytes: usize = values.map(Values::text_bytes_max).sum();
+        let mut text_bytes: usize = determined.chain(outputs).map(Values::text_bytes_max).sum();
+        for (key, values) in self.groups.keys.iter().enumerate() {
+            text_bytes += match values {
+                // A few of many texts.
+                Values::Array(all) if is_text(all.data_type()) && groups.len() < all.len() => {
+                    let numbers = self.numbers(key, groups).collect();
+                    Values::Array(values.take(numbers)?).text_bytes_max()
+                }
+                values => values.text_bytes_max(),
+            };
+        }
         let most = match self.fragment.is_listed {
             true => LIST_BATCH_ROWS,
             false => BATCH_ROWS,
         };
-        (BATCH_TEXT_BYTES / text_bytes.max(1)).clamp(1, most)
+        Ok((BATCH_TEXT_BYTES / text_bytes.max(1)).clamp(1, most))
+    }
+
+    /// Returns the numbers of the values of a key in groups, by the index of the key among those with values.
+    fn numbers(&self, key: usize, groups: &[Group]) -> impl Iterator<Item = u64> {
+        let count = |values: &Values| values.len().max(1) as u64;
+        let behind: u64 = self.groups.keys[key + 1..].iter().map(count).product();
+        let count = count(&self.groups.keys[key]);
+        groups.iter().map(move |(_, group)| group / behind % count)
     }
 
     /// Returns the rows of groups.
@@ -371,20 +391,16 @@ impl Made {
             ..
         } = self;
         let mut columns = Vec::with_capacity(schema.fields().len());
-        let mut behind = groups.combinations;
-        let mut numbered = groups.keys.iter();
+        let mut numbered = groups.keys.iter().enumerate();
         for key in 0..fragment.keys.len() {
             if let Some(determined) = compiled.determined.get(&key) {
                 columns.push(totals.determined(determined, rows)?);
                 continue;
             }
             let values = numbered.next();
-            let values =
+            let (index, values) =
                 values.ok_or_else(|| internal_datafusion_err!("the key {key} has no values"))?;
-            let count = values.len().max(1) as u64;
-            behind /= count;
-            let numbers = rows.iter().map(|(_, group)| group / behind % count);
-            columns.push(values.take(numbers.collect())?);
+            columns.push(values.take(self.numbers(index, rows).collect())?);
         }
         // Each group is in one row, so that its states are all that there are.
         let numbers: Vec<usize> = (0..rows.len()).collect();

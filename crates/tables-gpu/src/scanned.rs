@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::error::ArrowError;
 
 use crate::column::Column;
 use crate::floats::{BITS, float_of, integer, is_float, is_unique, ordered};
@@ -115,12 +116,18 @@ impl Scanned {
     }
 
     /// Returns NULL and the texts of a column, for each file.
-    pub(crate) fn texts(&self, column: usize) -> impl Iterator<Item = ArrayRef> {
+    ///
+    /// # Errors
+    /// If they have too many buffers.
+    pub(crate) fn texts(
+        &self,
+        column: usize,
+    ) -> impl Iterator<Item = Result<ArrayRef, ArrowError>> {
         let known = self.facts(column).map(|it| it.files.clone());
         let known = known.unwrap_or_else(|| vec![Arc::default()]);
         known
             .into_iter()
-            .map(|it| Arc::new(it.texts.array()) as ArrayRef)
+            .map(|it| Ok(Arc::new(it.texts.array()?) as ArrayRef))
     }
 
     /// Returns the texts of a column whose numbers are those of its rows.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, StringViewArray, UInt32Array};
 use datafusion::arrow::compute::{concat, take};
@@ -46,69 +46,69 @@ impl fmt::Display for TextsMax {
 /// The different texts of a column in one file, in the order of their numbers.
 #[derive(Debug)]
 pub(crate) struct Texts {
+    texts: StringViewArray,
+    /// Their bytes.
+    bytes: OnceLock<usize>,
     /// A NULL and the texts behind it.
-    array: StringViewArray,
-    bytes: usize,
+    behind_null: OnceLock<StringViewArray>,
 }
 
 impl Default for Texts {
     fn default() -> Texts {
-        Texts::behind_null(StringViewArray::new_null(1))
+        Texts::of_all(std::iter::empty::<&str>())
     }
 }
 
 impl Texts {
-    fn behind_null(array: StringViewArray) -> Texts {
-        let lengths = array.views().iter().map(|view| *view as u32 as usize);
-        Texts {
-            bytes: lengths.sum(),
-            array,
-        }
-    }
-
     /// Returns different texts with the numbers of their places. A NULL among them is the empty text.
-    ///
-    /// # Errors
-    /// If they have more bytes than an array.
-    pub(crate) fn of(texts: &StringViewArray) -> Result<Texts, ArrowError> {
+    pub(crate) fn of(texts: &StringViewArray) -> Texts {
         if texts.null_count() > 0 {
-            let texts = texts.iter().map(Option::unwrap_or_default);
-            return Ok(Texts::of_all(texts));
+            return Texts::of_all(texts.iter().map(Option::unwrap_or_default));
         }
-        // The bytes are not copied.
-        let all = concat(&[&StringViewArray::new_null(1), texts])?;
-        Ok(Texts::behind_null(all.as_string_view().clone()))
+        Texts {
+            texts: texts.clone(),
+            bytes: OnceLock::new(),
+            behind_null: OnceLock::new(),
+        }
     }
 
     /// Returns these different texts with the numbers of their places.
     pub(crate) fn of_all<T: AsRef<str>>(texts: impl Iterator<Item = T>) -> Texts {
-        let all = std::iter::once(None).chain(texts.map(Some));
-        Texts::behind_null(all.collect())
+        Texts::of(&StringViewArray::from_iter_values(texts))
     }
 
     /// Returns the texts in the order of their numbers.
     pub(crate) fn all(&self) -> impl Iterator<Item = &str> {
-        self.array.iter().skip(1).flatten()
+        self.texts.iter().flatten()
     }
 
     /// Returns the bytes of the texts.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        let lengths = || self.texts.lengths().map(|it| it as usize);
+        *self.bytes.get_or_init(|| lengths().sum())
     }
 
     /// Returns the number of texts.
     pub(crate) fn count(&self) -> usize {
-        self.array.len() - 1
+        self.texts.len()
     }
 
     /// Returns about the bytes in host memory.
     pub(crate) fn host_bytes(&self) -> usize {
-        self.bytes + self.count() * size_of::<u128>()
+        self.bytes() + self.count() * size_of::<u128>()
     }
 
-    /// Returns a NULL and the texts behind it.
-    pub(crate) fn array(&self) -> StringViewArray {
-        self.array.clone()
+    /// Returns a NULL and the texts behind it. All queries share one array. The bytes of the texts are not copied.
+    ///
+    /// # Errors
+    /// If the texts have too many buffers.
+    pub(crate) fn array(&self) -> Result<StringViewArray, ArrowError> {
+        if let Some(array) = self.behind_null.get() {
+            return Ok(array.clone());
+        }
+        let all = concat(&[&StringViewArray::new_null(1), &self.texts])?;
+        let all = all.as_string_view().clone();
+        Ok(self.behind_null.get_or_init(|| all).clone())
     }
 }
 
@@ -164,7 +164,12 @@ impl Dictionary {
 
     /// Returns all texts.
     pub(crate) fn into_texts(self) -> Texts {
-        Texts::behind_null(self.map.into_state().as_string_view().clone())
+        let all = self.map.into_state().as_string_view().clone();
+        Texts {
+            texts: all.slice(1, all.len() - 1),
+            bytes: OnceLock::from(self.bytes),
+            behind_null: OnceLock::from(all),
+        }
     }
 }
 

@@ -327,7 +327,7 @@ fn joins_for_which_the_host_has_no_memory_are_an_error() {
         return;
     };
     let mut plan = plan(WORKLOAD.width, ROWS, JOIN_BYTES);
-    plan.runs[1] = 1 << 33;
+    plan.in_host = 1 << 33;
     let refused = PartitionedJoin::new(&device, plan);
     assert_refused(refused.expect_err("hundreds of TiB"));
     assert_uses(&device, 0);
