@@ -18,8 +18,6 @@ use datafusion::error::Result;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
-use datafusion::physical_expr_common::binary_map::OutputType;
-use datafusion::physical_expr_common::binary_view_map::ArrowBytesViewMap;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
 use crate::expression::Code;
@@ -27,7 +25,7 @@ use crate::floats::is_float;
 use crate::packed::{array_of, decimals_of, is_text};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
-use crate::texts::TextsMax;
+use crate::texts::{Texts, TextsMax};
 use crate::value::Kind;
 
 /// Maximum number of values of a column for tables over them.
@@ -83,6 +81,8 @@ pub(crate) struct Domain {
     has_nulls: bool,
     /// NULL and the values, for all files or for each.
     values: Vec<ArrayRef>,
+    /// The texts of each file; none of numbers.
+    texts: Vec<Arc<Texts>>,
     /// Set when the statement ends.
     stop: Arc<AtomicBool>,
 }
@@ -138,13 +138,14 @@ impl Domain {
                 return Err(too_many(scanned, column));
             }
             let texts = scanned.texts(column);
-            let texts = texts.map(|texts| cast(&texts?, &data_type));
+            let values = texts.iter().map(|it| cast(&it.array()?, &data_type));
             return Ok(Domain {
                 column,
                 first: 0,
                 is_of_file: true,
                 has_nulls: scanned.has_nulls(column),
-                values: texts.collect::<Result<_, _>>().map_err(Reason::of)?,
+                values: values.collect::<Result<_, _>>().map_err(Reason::of)?,
+                texts,
                 stop: Arc::clone(&scanned.stop),
             });
         }
@@ -174,6 +175,7 @@ impl Domain {
             is_of_file: false,
             has_nulls: scanned.has_nulls(column),
             values: vec![values],
+            texts: Vec::new(),
             stop: Arc::clone(&scanned.stop),
         })
     }
@@ -261,6 +263,11 @@ impl Domain {
             let words = (0..values.len() + skipped).map(|word| word.saturating_sub(skipped) as u32);
             return Ok((self.table(vec![words.collect()]), values));
         }
+        if expr.is::<Column>() && self.is_of_file {
+            let together = Texts::together(&self.texts, self.has_nulls).map_err(Reason::of)?;
+            let values = cast(&together.values, self.values[0].data_type()).map_err(Reason::of)?;
+            return Ok((self.table(together.numbers.clone()), values));
+        }
         let results = self.results(expr).map_err(Reason::of)?;
         let results: Vec<_> = results
             .iter()
@@ -336,9 +343,6 @@ fn numbered(arrays: &[ArrayRef]) -> Result<(Vec<Vec<u32>>, ArrayRef)> {
     let data_type = arrays
         .first()
         .map_or(DataType::Null, |it| it.data_type().clone());
-    if is_text(&data_type) {
-        return numbered_texts(arrays, &data_type);
-    }
     let converter = RowConverter::new(vec![SortField::new(data_type)])?;
     let mut known = HashMap::new();
     let mut numbers = Vec::new();
@@ -355,21 +359,4 @@ fn numbered(arrays: &[ArrayRef]) -> Result<(Vec<Vec<u32>>, ArrayRef)> {
     let values = converter.convert_rows(rows.iter().map(|(row, _)| row.row()))?;
     let values: Vec<&dyn Array> = values.iter().map(|it| it.as_ref() as &dyn Array).collect();
     Ok((numbers, concat(&values)?))
-}
-
-/// Numbers the different texts of arrays, as [`numbered`] does.
-fn numbered_texts(arrays: &[ArrayRef], data_type: &DataType) -> Result<(Vec<Vec<u32>>, ArrayRef)> {
-    let mut map = ArrowBytesViewMap::new(OutputType::Utf8View);
-    let (mut numbers, mut count) = (Vec::new(), 0);
-    for array in arrays {
-        let mut of_rows = Vec::with_capacity(array.len());
-        let next = |_: Option<&[u8]>| {
-            count += 1;
-            count - 1
-        };
-        let texts = cast(array, &DataType::Utf8View)?;
-        map.insert_if_new(&texts, next, |number| of_rows.push(number));
-        numbers.push(of_rows);
-    }
-    Ok((numbers, cast(&map.into_state(), data_type)?))
 }

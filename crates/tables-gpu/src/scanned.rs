@@ -5,14 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
-use datafusion::arrow::error::ArrowError;
 
 use crate::column::Column;
 use crate::floats::{BITS, float_of, integer, is_float, is_unique, ordered};
 use crate::fragment::Rows;
 use crate::groups::RowTexts;
+use crate::texts::Texts;
 
 /// What is known of one column in all files of a scan.
 #[derive(Debug, Clone, Default)]
@@ -115,19 +114,12 @@ impl Scanned {
         files.map(|it| it.texts.count()).sum()
     }
 
-    /// Returns NULL and the texts of a column, for each file.
-    ///
-    /// # Errors
-    /// If they have too many buffers.
-    pub(crate) fn texts(
-        &self,
-        column: usize,
-    ) -> impl Iterator<Item = Result<ArrayRef, ArrowError>> {
-        let known = self.facts(column).map(|it| it.files.clone());
-        let known = known.unwrap_or_else(|| vec![Arc::default()]);
-        known
-            .into_iter()
-            .map(|it| Ok(Arc::new(it.texts.array()?) as ArrayRef))
+    /// Returns the texts of a column in each file.
+    pub(crate) fn texts(&self, column: usize) -> Vec<Arc<Texts>> {
+        match self.facts(column) {
+            Some(facts) => facts.files.iter().map(|it| Arc::clone(&it.texts)).collect(),
+            None => vec![Arc::default()],
+        }
     }
 
     /// Returns the texts of a column whose numbers are those of its rows.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, StringViewArray, UInt32Array};
 use datafusion::arrow::compute::{concat, take};
@@ -51,6 +51,20 @@ pub(crate) struct Texts {
     bytes: OnceLock<usize>,
     /// A NULL and the texts behind it.
     behind_null: OnceLock<StringViewArray>,
+    /// The last files of which this is the first, and their texts numbered together.
+    together: Mutex<Option<(Files, Arc<Together>)>>,
+}
+
+/// The texts of files, and whether a row of theirs is NULL.
+type Files = (Vec<Weak<Texts>>, bool);
+
+/// The texts of several files, numbered together.
+#[derive(Debug)]
+pub(crate) struct Together {
+    /// For each file, the numbers of NULL and of its texts.
+    pub(crate) numbers: Vec<Vec<u32>>,
+    /// The different texts, and NULL if a row is.
+    pub(crate) values: ArrayRef,
 }
 
 impl Default for Texts {
@@ -69,7 +83,35 @@ impl Texts {
             texts: texts.clone(),
             bytes: OnceLock::new(),
             behind_null: OnceLock::new(),
+            together: Mutex::default(),
         }
+    }
+
+    /// Returns the texts of files numbered together, with NULL if a row is. The first file keeps them, for other
+    /// queries over the same files.
+    ///
+    /// # Errors
+    /// If they have too many buffers.
+    pub(crate) fn together(
+        files: &[Arc<Texts>],
+        has_nulls: bool,
+    ) -> Result<Arc<Together>, ArrowError> {
+        let Some(first) = files.first() else {
+            return numbered(files, has_nulls).map(Arc::new);
+        };
+        let of_files: Vec<*const Texts> = files.iter().map(Arc::as_ptr).collect();
+        let mut last = first.together.lock();
+        if let Some(((known, had_nulls), together)) = &*last
+            && *had_nulls == has_nulls
+            && known.iter().map(Weak::as_ptr).eq(of_files)
+        {
+            return Ok(Arc::clone(together));
+        }
+        let together = Arc::new(numbered(files, has_nulls)?);
+        // The weak pointers keep their addresses from other files.
+        let known = files.iter().map(Arc::downgrade).collect();
+        *last = Some(((known, has_nulls), Arc::clone(&together)));
+        Ok(together)
     }
 
     /// Returns these different texts with the numbers of their places.
@@ -110,6 +152,30 @@ impl Texts {
         let all = all.as_string_view().clone();
         Ok(self.behind_null.get_or_init(|| all).clone())
     }
+}
+
+/// Numbers the texts of files together.
+fn numbered(files: &[Arc<Texts>], has_nulls: bool) -> Result<Together, ArrowError> {
+    let mut map = ArrowBytesViewMap::new(OutputType::Utf8View);
+    let (mut numbers, mut count) = (Vec::new(), 0);
+    for file in files {
+        // The first is that of NULL.
+        let mut of_file = Vec::with_capacity(1 + file.count());
+        of_file.push(0);
+        let next = |_: Option<&[u8]>| {
+            count += 1;
+            count - 1
+        };
+        let texts: ArrayRef = Arc::new(file.texts.clone());
+        map.insert_if_new(&texts, next, |number| of_file.push(number));
+        numbers.push(of_file);
+    }
+    let mut values = map.into_state();
+    if has_nulls {
+        values = concat(&[&values, &StringViewArray::new_null(1)])?;
+        numbers.iter_mut().for_each(|of_file| of_file[0] = count);
+    }
+    Ok(Together { numbers, values })
 }
 
 /// Numbers the different texts of a file while tasks pack its rows.
@@ -169,6 +235,7 @@ impl Dictionary {
             texts: all.slice(1, all.len() - 1),
             bytes: OnceLock::from(self.bytes),
             behind_null: OnceLock::from(all),
+            together: Mutex::default(),
         }
     }
 }
