@@ -19,6 +19,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::operator::{GpuFragmentExec, kept};
 use crate::reason::Reason;
+use crate::work::NOT_THERE;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -60,11 +61,17 @@ fn uppermost(plan: &Plan) -> Vec<&Plan> {
     }
 }
 
-/// Returns why a device did not compute one of the fragments of a plan that ran; `None` if it computed all.
-fn reason(plan: &Plan) -> Option<&Reason> {
-    // That of a fragment below is the cause.
-    let below = plan.children().into_iter().find_map(reason);
-    below.or_else(|| plan.downcast_ref::<GpuFragmentExec>()?.reason())
+/// Returns the fragment of a plan that ran which the device did not compute; `None` if it computed all.
+fn failed(plan: &Plan) -> Option<&GpuFragmentExec> {
+    // A fragment below is the cause.
+    let below = plan.children().into_iter().find_map(failed);
+    let own = plan.downcast_ref::<GpuFragmentExec>();
+    below.or_else(|| own.filter(|it| it.reason().is_some()))
+}
+
+/// Returns whether the CPU had too little memory to join the parts. Its own plan may write groups to the disk.
+fn is_exhausted(error: &DataFusionError) -> bool {
+    matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
 impl DisplayAs for AlternativesExec {
@@ -124,23 +131,27 @@ impl ExecutionPlan for AlternativesExec {
             let rows = fragments.execute(partition, Arc::clone(&context))?;
             let mut rows = rows.peekable();
             let first = Pin::new(&mut rows).peek().await;
-            if !matches!(first, Some(Err(error)) if PlanAgain::is_cause_of(error)) {
+            let is_given_up = |error| PlanAgain::is_cause_of(error) || is_exhausted(error);
+            if !matches!(first, Some(Err(error)) if is_given_up(error)) {
                 let rows = RecordBatchStreamAdapter::new(cpu.schema(), rows);
                 return Ok(Box::pin(rows) as SendableRecordBatchStream);
             }
-            if options.strict {
-                let reason = reason(&fragments)
-                    .map(Reason::to_string)
-                    .unwrap_or_default();
-                let text = format!("the GPU does not compute a part of the plan: {reason}");
-                return Err(DataFusionError::Execution(text));
-            }
-            if !options.loads {
+            let all = uppermost(&fragments);
+            let failed = failed(&fragments).or_else(|| all.first()?.downcast_ref());
+            let reason = failed.and_then(GpuFragmentExec::reason).cloned();
+            let reason = reason.unwrap_or_else(|| Reason::new("too little memory for its groups"));
+            if reason == Reason::new(NOT_THERE) {
                 // Each fragment tells which columns it wants to have there, so that a later run finds all of them.
-                for fragment in uppermost(&fragments) {
+                for fragment in all {
                     let mut rows = fragment.execute(0, Arc::clone(&context))?;
                     drop(rows.next().await);
                 }
+            } else if let Some(failed) = failed {
+                failed.leave_to_cpu(&reason);
+            }
+            if options.strict {
+                let text = format!("the GPU does not compute a part of the plan: {reason}");
+                return Err(DataFusionError::Execution(text));
             }
             cpu.execute(partition, context)
         });

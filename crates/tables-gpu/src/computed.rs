@@ -44,9 +44,16 @@ impl Fragment {
         let is_refused = |source, column| (source, column) == (refused.source, refused.column);
         fragment.use_rows(&determined, &is_refused)?;
         let is_read = |it: &Fragment| it.sources[refused.source].columns.contains(&refused.column);
-        if is_read(&fragment) {
+        let text = fragment.sources[refused.source].expr(refused.column);
+        if is_read(&fragment) && Kept::place_of(&text).is_none() {
+            let numbered: Arc<dyn PhysicalExpr> = Arc::new(Kept::new(text, Place::Dictionary));
+            let number = move |expr: &Arc<dyn PhysicalExpr>, column, schema: &SchemaRef| {
+                let is_text = is_text(&expr.data_type(schema)?);
+                let is_it = is_text && column_of(expr) == Some(column);
+                Ok(is_it.then(|| (Arc::clone(&numbered), false)))
+            };
             let (rows, over) = fragment.parts_mut();
-            rows.replace(refused, over, &number_of_text)?;
+            rows.replace(refused, over, &number)?;
             fragment.number();
         }
         match is_read(&fragment) {
@@ -216,21 +223,6 @@ fn computed_of(
     Ok(Some(match pattern::opposite_search(expr) {
         Some(searched) => (searched, true),
         None => (Arc::clone(expr), false),
-    }))
-}
-
-/// Returns the column as the numbers of its texts, however many there are.
-fn number_of_text(
-    expr: &Arc<dyn PhysicalExpr>,
-    column: usize,
-    schema: &SchemaRef,
-) -> DataFusionResult<Option<(Arc<dyn PhysicalExpr>, bool)>> {
-    let is_column = column_of(expr) == Some(column) && is_text(&expr.data_type(schema)?);
-    Ok(is_column.then(|| {
-        (
-            Arc::new(Kept::new(Arc::clone(expr), Place::Dictionary)) as _,
-            false,
-        )
     }))
 }
 

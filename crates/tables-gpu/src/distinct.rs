@@ -9,15 +9,18 @@ use datafusion::error::Result as DataFusionResult;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::{AggregateExprBuilder, AggregateFunctionExpr};
 use datafusion::physical_expr::expressions::Column;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode, PhysicalGroupBy};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, PartitionMode};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 
-use crate::fragment::Exprs;
+use crate::fragment::{Exprs, column_of};
 use crate::reason::Reason;
+
+/// Maximum number of parts. Each reads the rows, and the CPU reads them once for all.
+const PARTS_MAX: usize = 8;
 
 type Plan = Arc<dyn ExecutionPlan>;
 type Result<T> = std::result::Result<T, Reason>;
@@ -45,8 +48,11 @@ pub(crate) fn parts(first: &AggregateExec) -> Result<Vec<Part>> {
             if values.len() != 1 {
                 return Err(Reason::new(format!("{name} of several values")));
             }
-            if !function.order_bys().is_empty() {
-                return Err(Reason::new(format!("{name} of ordered values")));
+            // The CPU refuses others, such as `stddev`.
+            let is_known = ["avg", "count", "max", "min", "sum"].contains(&name);
+            if !is_known || !function.order_bys().is_empty() {
+                let text = format!("{name} of distinct or ordered values");
+                return Err(Reason::new(text));
             }
             values.extend(filter.clone());
         }
@@ -58,7 +64,24 @@ pub(crate) fn parts(first: &AggregateExec) -> Result<Vec<Part>> {
             }),
         }
     }
-    Ok(parts)
+    match parts.len() > PARTS_MAX {
+        true => Err(Reason::new("distinct values of many arguments")),
+        false => Ok(parts),
+    }
+}
+
+/// The keys by whose hash rows are in partitions, by their indexes, and the number of partitions.
+pub(crate) type Hashed = (Vec<usize>, usize);
+
+/// Returns how the rows of an aggregate are in partitions; `None` if not by hashes of keys.
+pub(crate) fn hashed(aggregate: &AggregateExec) -> Option<Hashed> {
+    let Partitioning::Hash(by, count) = &aggregate.properties().partitioning else {
+        return None;
+    };
+    let keys = aggregate.group_expr().expr().len();
+    let key = |it| column_of(it).filter(|index| *index < keys);
+    let by = by.iter().map(key).collect::<Option<Vec<_>>>()?;
+    Some((by, *count))
 }
 
 impl Part {
@@ -74,7 +97,7 @@ impl Part {
         let values = values.map(|(index, value)| (Arc::clone(value), format!("value {index}")));
         let keys = first.group_expr().expr().iter().cloned().chain(values);
         let groups = PhysicalGroupBy::new_single(keys.collect());
-        single(groups, Vec::new(), Vec::new(), first.input()).map(Some)
+        single(groups, (Vec::new(), Vec::new()), first.input(), None).map(Some)
     }
 
     /// Returns the aggregate of these groups, or of all rows, by the keys.
@@ -85,16 +108,13 @@ impl Part {
         &self,
         first: &AggregateExec,
         groups: Option<Plan>,
+        hashed: Option<&Hashed>,
     ) -> Result<AggregateExec> {
         let functions = self.aggregates.iter().map(|it| &first.aggr_expr()[*it]);
         let Some(groups) = groups else {
             let filters = self.aggregates.iter().map(|it| &first.filter_expr()[*it]);
-            return single(
-                first.group_expr().clone(),
-                functions.cloned().collect(),
-                filters.cloned().collect(),
-                first.input(),
-            );
+            let functions = (functions.cloned().collect(), filters.cloned().collect());
+            return single(first.group_expr().clone(), functions, first.input(), hashed);
         };
         let keys = first.group_expr().expr().len();
         let functions = functions.map(|function| {
@@ -108,26 +128,39 @@ impl Part {
         let functions = functions.collect::<Result<Vec<_>>>()?;
         let filter = (self.values.len() > 1).then(|| column(&groups, keys + 1));
         let filters = vec![filter; functions.len()];
-        single(first.group_expr().as_final(), functions, filters, &groups)
+        let keys = first.group_expr().as_final();
+        single(keys, (functions, filters), &groups, hashed)
     }
 }
+
+/// Functions and their conditions.
+type Functions = (
+    Vec<Arc<AggregateFunctionExpr>>,
+    Vec<Option<Arc<dyn PhysicalExpr>>>,
+);
 
 /// Returns an aggregate in one step.
 fn single(
     groups: PhysicalGroupBy,
-    functions: Vec<Arc<AggregateFunctionExpr>>,
-    filters: Vec<Option<Arc<dyn PhysicalExpr>>>,
+    (functions, filters): Functions,
     input: &Plan,
+    hashed: Option<&Hashed>,
 ) -> Result<AggregateExec> {
-    AggregateExec::try_new(
-        AggregateMode::Single,
-        groups,
-        functions,
-        filters,
-        Arc::new(CoalescePartitionsExec::new(Arc::clone(input))),
-        input.schema(),
-    )
-    .map_err(Reason::of)
+    let rows = Arc::clone(input);
+    let (mode, rows): (_, Plan) = match hashed {
+        Some((by, count)) => {
+            let by = by.iter().map(|key| Arc::clone(&groups.expr()[*key].0));
+            let partitioning = Partitioning::Hash(by.collect(), *count);
+            let rows = RepartitionExec::try_new(rows, partitioning).map_err(Reason::of)?;
+            (AggregateMode::SinglePartitioned, Arc::new(rows))
+        }
+        None => {
+            let rows = CoalescePartitionsExec::new(rows);
+            (AggregateMode::Single, Arc::new(rows))
+        }
+    };
+    let aggregate = AggregateExec::try_new(mode, groups, functions, filters, rows, input.schema());
+    aggregate.map_err(Reason::of)
 }
 
 /// Returns a column of a plan.
@@ -142,7 +175,12 @@ fn column(plan: &Plan, index: usize) -> Arc<dyn PhysicalExpr> {
 pub(crate) fn joined(
     aggregate: &AggregateExec,
     parts: Vec<(Part, Plan)>,
+    hashed: Option<&Hashed>,
 ) -> DataFusionResult<Plan> {
+    let mode = match hashed {
+        Some(_) => PartitionMode::Partitioned,
+        None => PartitionMode::CollectLeft,
+    };
     let schema = aggregate.schema();
     let keys = aggregate.group_expr().expr().len();
     // For each column of the aggregate, its index in the joined rows.
@@ -154,7 +192,7 @@ pub(crate) fn joined(
             indexes[keys + index] = first + keys + position;
         }
         all = Some(match all {
-            Some(all) => side_by_side(all, plan, keys)?,
+            Some(all) => side_by_side(all, plan, keys, mode)?,
             None => plan,
         });
     }
@@ -164,14 +202,21 @@ pub(crate) fn joined(
     let columns: Vec<_> = columns.collect();
     let ordered: Plan = Arc::new(ProjectionExec::try_new(columns, all)?);
     let partitioning = &aggregate.properties().partitioning;
-    Ok(match partitioning.partition_count() {
-        1 => ordered,
-        _ => Arc::new(RepartitionExec::try_new(ordered, partitioning.clone())?),
-    })
+    Ok(
+        match hashed.is_some() || partitioning.partition_count() == 1 {
+            true => ordered,
+            false => Arc::new(RepartitionExec::try_new(ordered, partitioning.clone())?),
+        },
+    )
 }
 
 /// Returns the rows of two plans of the same groups, which have the keys as their first columns.
-fn side_by_side(left: Plan, right: Plan, keys: usize) -> DataFusionResult<Plan> {
+fn side_by_side(
+    left: Plan,
+    right: Plan,
+    keys: usize,
+    mode: PartitionMode,
+) -> DataFusionResult<Plan> {
     if keys == 0 {
         return Ok(Arc::new(CrossJoinExec::new(left, right)));
     }
@@ -184,7 +229,7 @@ fn side_by_side(left: Plan, right: Plan, keys: usize) -> DataFusionResult<Plan> 
         None,
         &JoinType::Inner,
         None,
-        PartitionMode::CollectLeft,
+        mode,
         NullEquality::NullEqualsNull,
         false,
     );

@@ -32,7 +32,7 @@ use crate::value::Kind;
 const VALUES_MAX: i64 = 1 << 16;
 
 /// Maximum number of values of a column in all files.
-const ALL_VALUES_MAX: usize = 1 << 20;
+pub(crate) const ALL_VALUES_MAX: usize = 1 << 20;
 /// Number of values for which an expression is computed at once.
 const SLICE: usize = 1 << 10;
 
@@ -264,7 +264,8 @@ impl Domain {
             return Ok((self.table(vec![words.collect()]), values));
         }
         if expr.is::<Column>() && self.is_of_file {
-            let together = Texts::together(&self.texts, self.has_nulls).map_err(Reason::of)?;
+            let together = Texts::together(&self.texts, self.has_nulls, &self.stop);
+            let together = together.map_err(Reason::of)?;
             let values = cast(&together.values, self.values[0].data_type()).map_err(Reason::of)?;
             return Ok((self.table(together.numbers.clone()), values));
         }

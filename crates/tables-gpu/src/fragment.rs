@@ -335,7 +335,11 @@ impl Fragment {
         let mut next = self.clone();
         for source in &repeated.same_keys {
             let join = next.rows.join_of(*source)?;
-            join.repeats = join.is_unique().then_some(true)?;
+            // What is found above rows that were not all stored may be wrong.
+            let mut others = repeated.same_keys.iter();
+            if others.all(|other| join.rows.join_of(*other).is_none()) {
+                join.repeats = join.is_unique().then_some(true)?;
+            }
         }
         for source in &repeated.many_rows {
             let rows = &mut next.rows.join_of(*source)?.rows;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::column::Column;
-use crate::columns::{ColumnKey, Entry, Known, State};
+use crate::columns::{ColumnKey, Columns, Entry, FileKey, Known, Read, State};
+use crate::fragment::Source;
 use crate::placement::USES_LATELY;
 
 /// Maximum bytes in host memory of the texts of all columns.
-const TEXTS_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 2 << 30 };
+pub(crate) const TEXTS_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 2 << 30 };
 
 /// What needs room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,27 @@ impl Freeing {
     pub(crate) fn free(&self, device: usize, bytes: u64) {
         let mut known = self.0.lock();
         known.free(bytes, Need::Query(u64::MAX), |it| it.bytes_on(device));
+    }
+}
+
+impl Columns {
+    /// Returns the bytes of the texts of these columns that are here.
+    pub(crate) fn text_bytes_of(&self, reads: &[Read]) -> usize {
+        let known = self.known.lock();
+        let bytes = |source: &Source, file: &FileKey, column: usize| {
+            let entry = known.columns.get(&Columns::key(file, source, column));
+            match entry.map(|it| &it.state) {
+                Some(State::Here(column)) => column.text_bytes(),
+                _ => 0,
+            }
+        };
+        let reads = reads.iter().flat_map(|(source, files)| {
+            let files = files.iter().map(|(file, _)| file);
+            files.flat_map(move |file| source.columns.iter().map(move |it| (source, file, *it)))
+        });
+        reads
+            .map(|(source, file, column)| bytes(source, file, column))
+            .sum()
     }
 }
 

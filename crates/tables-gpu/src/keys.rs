@@ -12,7 +12,7 @@ use datafusion::physical_expr::expressions::Column;
 
 use crate::comments::sql;
 use crate::constants::{self, is_constant};
-use crate::domain::{Domain, Table};
+use crate::domain::{ALL_VALUES_MAX, Domain, Table};
 use crate::expression::Code;
 use crate::floats::is_float;
 use crate::groups::{Key, Marked, RowTexts, Values};
@@ -260,6 +260,10 @@ impl Code<'_, '_> {
                 "{of_row} has too many different values"
             )));
         };
+        if others.len() > ALL_VALUES_MAX {
+            let text = format!("a join by {of_row}, which has too many different values");
+            return Err(Reason::new(text));
+        }
         let null = (0..others.len()).find(|index| others.is_null(*index));
         let others = cast(&others, &DataType::Utf8View).map_err(Reason::of)?;
         let others = others.as_string_view();

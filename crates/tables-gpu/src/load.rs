@@ -32,9 +32,9 @@ use crate::disk::Name;
 use crate::domain::Table;
 use crate::fragment::{Origin, Source};
 use crate::from_disk::{FromDisk, OnDisk, blocking};
-use crate::giving_way::Need;
+use crate::giving_way::{Need, TEXTS_BYTES_MAX};
 use crate::kept::{Kept, Place};
-use crate::packed::{CHUNK_ROWS, Packer, Packing};
+use crate::packed::{CHUNK_ROWS, Packer, Packing, Unpackable};
 use crate::placement::NO_ROOM;
 use crate::reason::Reason;
 use crate::source::Kernel;
@@ -60,16 +60,18 @@ struct OfColumn {
 
 impl OfColumn {
     /// Returns what is shared of a column of a file.
-    fn of_file(wanted: &Arc<dyn PhysicalExpr>) -> Arc<OfColumn> {
-        OfColumn::new(match Kept::place_of(wanted) {
+    fn of_file(wanted: &Arc<dyn PhysicalExpr>, context: &TaskContext) -> Arc<OfColumn> {
+        let max = match Kept::place_of(wanted) {
             Some(Place::Dictionary) => TextsMax::MANY,
             _ => TextsMax::FEW,
-        })
+        };
+        OfColumn::new(max, context)
     }
 
-    fn new(max: TextsMax) -> Arc<OfColumn> {
+    fn new(max: TextsMax, context: &TaskContext) -> Arc<OfColumn> {
+        let memory = MemoryConsumer::new("texts for a device").register(context.memory_pool());
         Arc::new(OfColumn {
-            texts: Mutex::new(Dictionary::new(max)),
+            texts: Mutex::new(Dictionary::new(max, Some(memory))),
             ..OfColumn::default()
         })
     }
@@ -161,7 +163,8 @@ pub(crate) async fn load(
             continue;
         };
         for file in files {
-            load_file(&columns, (source, scan), file, (need, &context)).await?;
+            let held = columns.text_bytes_of(&reads);
+            load_file(&columns, (source, scan), (file, held), (need, &context)).await?;
         }
     }
     let keys = columns.to_write(&reads);
@@ -237,7 +240,7 @@ pub(crate) async fn load_plan(
     let wanted: Vec<_> = source.columns.iter().map(|it| source.expr(*it)).collect();
     let shared: Vec<_> = wanted
         .iter()
-        .map(|_| OfColumn::new(TextsMax::MANY))
+        .map(|_| OfColumn::new(TextsMax::MANY, context))
         .collect();
     let need = Need::Query(began);
     let to = To::Engine(need);
@@ -260,7 +263,7 @@ pub(crate) async fn load_plan(
 async fn load_file(
     columns: &Arc<Columns>,
     (source, scan): (&Source, &FileScanConfig),
-    (file, partitioned): &(FileKey, PartitionedFile),
+    ((file, partitioned), held): (&(FileKey, PartitionedFile), usize),
     (need, context): (Need, &Arc<TaskContext>),
 ) -> Result<(), Reason> {
     let (mut failed, mut has_room) = (Vec::new(), true);
@@ -278,9 +281,19 @@ async fn load_file(
         let read = of_file(columns, (scan, partitioned), (&wanted, need), with).await;
         match read {
             Ok(read) => {
-                let keyed = keys.into_iter().zip(read);
-                keyed.for_each(|(key, column)| columns.put(key, column, need));
-                return Ok(());
+                let texts = held + read.iter().map(Column::text_bytes).sum::<usize>();
+                let mut outcome = Ok(());
+                for ((key, expr), column) in keys.into_iter().zip(&wanted).zip(read) {
+                    let is_dictionary = Kept::place_of(expr) == Some(Place::Dictionary);
+                    if is_dictionary && texts > TEXTS_BYTES_MAX {
+                        // Those that it would drive away are of the same query.
+                        columns.put_off(key);
+                        outcome = Err(Reason::new(NO_ROOM));
+                    } else {
+                        columns.put(key, column, need);
+                    }
+                }
+                return outcome;
             }
             // The CPU searches them.
             Err(Failed::Texts(index, reason)) => {
@@ -418,7 +431,10 @@ async fn of_file(
         .map_err(failed)?
         .build();
     let scan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(scan);
-    let shared: Vec<_> = wanted.iter().map(OfColumn::of_file).collect();
+    let shared: Vec<_> = wanted
+        .iter()
+        .map(|it| OfColumn::of_file(it, context))
+        .collect();
     let tasks = (0..ranges as usize).map(|range| {
         let (columns, scan) = (Arc::clone(columns), Arc::clone(&scan));
         let (shared, context) = (shared.clone(), Arc::clone(context));
@@ -581,7 +597,10 @@ async fn stored(
                     DataFusionError::ResourcesExhausted(_) => failed(error),
                     _ => Failed::Column(index, Reason::of(error)),
                 })?;
-                let cannot = |error| Failed::Column(index, Reason::of(error));
+                let cannot = |error| match error {
+                    Unpackable::NoMemory(text) => failed(text),
+                    error => Failed::Column(index, Reason::of(error)),
+                };
                 match Kept::place_of(expr) {
                     Some(Place::Host) => {
                         let bytes = packers[index].push_rows(&values).map_err(cannot)?;

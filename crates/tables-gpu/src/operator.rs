@@ -185,6 +185,11 @@ impl GpuFragmentExec {
         }
     }
 
+    /// Leaves the plan to the CPU for a while.
+    pub(crate) fn leave_to_cpu(&self, reason: &Reason) {
+        self.columns.hopeless.add(self.number, reason);
+    }
+
     /// Returns the name of the device.
     pub(crate) fn device(&self) -> String {
         self.columns.device_names()
@@ -304,7 +309,6 @@ impl ExecutionPlan for GpuFragmentExec {
             properties: Arc::clone(cpu.properties()),
             cpu,
             plans,
-            is_kept: false,
             ..self.renewed()
         }))
     }

@@ -44,6 +44,8 @@ pub(crate) enum Unpackable {
     Texts(TextsMax),
     #[error("more than {} MiB of texts in {CHUNK_ROWS} rows", TEXT_BYTES_OF_CHUNK_MAX >> 20)]
     LongTexts,
+    #[error("{0}")]
+    NoMemory(String),
     #[error("a text of more than {SEARCHED_BYTES_MAX} bytes")]
     LongText,
 }
@@ -520,7 +522,7 @@ mod tests {
         assert_eq!(push(Arc::new(many)), Err(Unpackable::Texts(TextsMax::FEW)));
         let many = (0..=TextsMax::MANY.count).map(|number| Some(number.to_string()));
         let many: ArrayRef = Arc::new(many.collect::<StringArray>());
-        let texts = Mutex::new(Dictionary::new(TextsMax::MANY));
+        let texts = Mutex::new(Dictionary::new(TextsMax::MANY, None));
         let pushed = Packer::default().push(&many.slice(1, TextsMax::MANY.count), &texts);
         assert_eq!(pushed, Ok(()));
         let pushed = Packer::default().push(&many, &texts);

@@ -202,14 +202,16 @@ impl Fragments {
             // Each part reads the rows, and a plan that runs twice may return other rows.
             return Err(Reason::new("distinct values of rows of a plan"));
         }
+        let hashed = distinct::hashed(aggregate);
+        let hashed = hashed.as_ref();
         let parts = distinct::parts(first)?.into_iter().map(|part| {
             let groups = part.groups(first)?;
             let groups = groups.map(|it| self.of_part(it, options)).transpose()?;
-            let plan = self.of_part(part.aggregate(first, groups)?, options)?;
+            let plan = self.of_part(part.aggregate(first, groups, hashed)?, options)?;
             Ok((part, plan))
         });
         let parts = parts.collect::<std::result::Result<Vec<_>, Reason>>()?;
-        let fragments = distinct::joined(aggregate, parts).map_err(Reason::of)?;
+        let fragments = distinct::joined(aggregate, parts, hashed).map_err(Reason::of)?;
         let cpu = Arc::new(aggregate.clone());
         let alternatives = AlternativesExec::new(cpu, &fragments, options.clone());
         Ok(Arc::new(alternatives.map_err(Reason::of)?))

@@ -2,17 +2,24 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, StringViewArray, UInt32Array};
 use datafusion::arrow::compute::{concat, take};
-use datafusion::arrow::error::ArrowError;
+use datafusion::common::exec_err;
+use datafusion::error::Result;
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr_common::binary_map::OutputType;
 use datafusion::physical_expr_common::binary_view_map::ArrowBytesViewMap;
 use parking_lot::Mutex;
 
 use crate::packed::Unpackable;
 
+/// Number of texts that are numbered at once, between looks at whether the statement has ended.
+const TEXTS_AT_ONCE: usize = 1 << 16;
+/// Bytes of the texts that a task has seen, above which it forgets them.
+const SEEN_BYTES_MAX: usize = 32 << 20;
 /// Instead of the number of a NULL.
 const NO_NUMBER: u32 = u32::MAX;
 
@@ -53,6 +60,7 @@ pub(crate) struct Texts {
     behind_null: OnceLock<StringViewArray>,
     /// The last files of which this is the first, and their texts numbered together.
     together: Mutex<Option<(Files, Arc<Together>)>>,
+    together_bytes: AtomicUsize,
 }
 
 /// The texts of files, and whether a row of theirs is NULL.
@@ -63,7 +71,7 @@ type Files = (Vec<Weak<Texts>>, bool);
 pub(crate) struct Together {
     /// For each file, the numbers of NULL and of its texts.
     pub(crate) numbers: Vec<Vec<u32>>,
-    /// The different texts, and NULL if a row is.
+    /// The different texts, behind a NULL if a row is.
     pub(crate) values: ArrayRef,
 }
 
@@ -74,43 +82,44 @@ impl Default for Texts {
 }
 
 impl Texts {
-    /// Returns different texts with the numbers of their places. A NULL among them is the empty text.
+    /// Returns different texts with the numbers of their places. No row has the number of a NULL among them.
     pub(crate) fn of(texts: &StringViewArray) -> Texts {
-        if texts.null_count() > 0 {
-            return Texts::of_all(texts.iter().map(Option::unwrap_or_default));
-        }
         Texts {
             texts: texts.clone(),
             bytes: OnceLock::new(),
             behind_null: OnceLock::new(),
             together: Mutex::default(),
+            together_bytes: AtomicUsize::new(0),
         }
     }
 
-    /// Returns the texts of files numbered together, with NULL if a row is. The first file keeps them, for other
+    /// Returns the texts of files numbered together, behind a NULL if a row is. The first file keeps them, for other
     /// queries over the same files.
     ///
     /// # Errors
-    /// If they have too many buffers.
+    /// If `stop` is set, as it is when the statement ends.
     pub(crate) fn together(
         files: &[Arc<Texts>],
         has_nulls: bool,
-    ) -> Result<Arc<Together>, ArrowError> {
+        stop: &AtomicBool,
+    ) -> Result<Arc<Together>> {
         let Some(first) = files.first() else {
-            return numbered(files, has_nulls).map(Arc::new);
+            return numbered(files, has_nulls, stop).map(Arc::new);
         };
         let of_files: Vec<*const Texts> = files.iter().map(Arc::as_ptr).collect();
-        let mut last = first.together.lock();
-        if let Some(((known, had_nulls), together)) = &*last
+        if let Some(((known, had_nulls), together)) = &*first.together.lock()
             && *had_nulls == has_nulls
             && known.iter().map(Weak::as_ptr).eq(of_files)
         {
             return Ok(Arc::clone(together));
         }
-        let together = Arc::new(numbered(files, has_nulls)?);
+        let together = Arc::new(numbered(files, has_nulls, stop)?);
+        let of_files: usize = files.iter().map(|it| it.count() * size_of::<u32>()).sum();
+        let bytes = together.values.get_array_memory_size() + of_files;
         // The weak pointers keep their addresses from other files.
         let known = files.iter().map(Arc::downgrade).collect();
-        *last = Some(((known, has_nulls), Arc::clone(&together)));
+        *first.together.lock() = Some(((known, has_nulls), Arc::clone(&together)));
+        first.together_bytes.store(bytes, Ordering::Relaxed);
         Ok(together)
     }
 
@@ -137,14 +146,15 @@ impl Texts {
 
     /// Returns about the bytes in host memory.
     pub(crate) fn host_bytes(&self) -> usize {
-        self.bytes() + self.count() * size_of::<u128>()
+        let together = self.together_bytes.load(Ordering::Relaxed);
+        self.bytes() + self.count() * size_of::<u128>() + together
     }
 
     /// Returns a NULL and the texts behind it. All queries share one array. The bytes of the texts are not copied.
     ///
     /// # Errors
     /// If the texts have too many buffers.
-    pub(crate) fn array(&self) -> Result<StringViewArray, ArrowError> {
+    pub(crate) fn array(&self) -> Result<StringViewArray> {
         if let Some(array) = self.behind_null.get() {
             return Ok(array.clone());
         }
@@ -155,27 +165,35 @@ impl Texts {
 }
 
 /// Numbers the texts of files together.
-fn numbered(files: &[Arc<Texts>], has_nulls: bool) -> Result<Together, ArrowError> {
+fn numbered(files: &[Arc<Texts>], has_nulls: bool, stop: &AtomicBool) -> Result<Together> {
     let mut map = ArrowBytesViewMap::new(OutputType::Utf8View);
-    let (mut numbers, mut count) = (Vec::new(), 0);
+    let count = Cell::new(0);
+    let next = |_: Option<&[u8]>| count.replace(count.get() + 1);
+    if has_nulls {
+        let null: ArrayRef = Arc::new(StringViewArray::new_null(1));
+        map.insert_if_new(&null, next, |_| {});
+    }
+    let mut numbers = Vec::new();
     for file in files {
         // The first is that of NULL.
         let mut of_file = Vec::with_capacity(1 + file.count());
         of_file.push(0);
-        let next = |_: Option<&[u8]>| {
-            count += 1;
-            count - 1
-        };
-        let texts: ArrayRef = Arc::new(file.texts.clone());
-        map.insert_if_new(&texts, next, |number| of_file.push(number));
+        for first in (0..file.count()).step_by(TEXTS_AT_ONCE) {
+            if stop.load(Ordering::Relaxed) {
+                return exec_err!("the statement was cancelled");
+            }
+            let texts = file
+                .texts
+                .slice(first, TEXTS_AT_ONCE.min(file.count() - first));
+            let texts: ArrayRef = Arc::new(texts);
+            map.insert_if_new(&texts, next, |number| of_file.push(number));
+        }
         numbers.push(of_file);
     }
-    let mut values = map.into_state();
-    if has_nulls {
-        values = concat(&[&values, &StringViewArray::new_null(1)])?;
-        numbers.iter_mut().for_each(|of_file| of_file[0] = count);
-    }
-    Ok(Together { numbers, values })
+    Ok(Together {
+        numbers,
+        values: map.into_state(),
+    })
 }
 
 /// Numbers the different texts of a file while tasks pack its rows.
@@ -186,16 +204,18 @@ pub(crate) struct Dictionary {
     count: usize,
     bytes: usize,
     max: TextsMax,
+    /// What is taken of the memory of queries until the texts are those of a column.
+    memory: Option<MemoryReservation>,
 }
 
 impl Default for Dictionary {
     fn default() -> Dictionary {
-        Dictionary::new(TextsMax::FEW)
+        Dictionary::new(TextsMax::FEW, None)
     }
 }
 
 impl Dictionary {
-    pub(crate) fn new(max: TextsMax) -> Dictionary {
+    pub(crate) fn new(max: TextsMax, memory: Option<MemoryReservation>) -> Dictionary {
         let mut map = ArrowBytesViewMap::new(OutputType::Utf8View);
         let null: ArrayRef = Arc::new(StringViewArray::new_null(1));
         map.insert_if_new(&null, |_| NO_NUMBER, |_| {});
@@ -204,14 +224,15 @@ impl Dictionary {
             count: 0,
             bytes: 0,
             max,
+            memory,
         }
     }
 
     /// Returns the numbers of texts, none of which is NULL. One without a number gets the next.
     ///
     /// # Errors
-    /// If there are too many.
-    fn numbers(&mut self, texts: &ArrayRef) -> Result<Vec<u32>, Unpackable> {
+    /// If there are too many, or too little memory.
+    fn numbers(&mut self, texts: &ArrayRef) -> std::result::Result<Vec<u32>, Unpackable> {
         let (mut count, mut bytes) = (self.count, self.bytes);
         let mut numbers = Vec::with_capacity(texts.len());
         let next = |text: Option<&[u8]>| {
@@ -222,6 +243,10 @@ impl Dictionary {
         let push = |number| numbers.push(number);
         self.map.insert_if_new(texts, next, push);
         (self.count, self.bytes) = (count, bytes);
+        if let Some(memory) = &self.memory {
+            let resized = memory.try_resize(self.map.size());
+            resized.map_err(|error| Unpackable::NoMemory(error.to_string()))?;
+        }
         match count > self.max.count || bytes > self.max.bytes {
             true => Err(Unpackable::Texts(self.max)),
             false => Ok(numbers),
@@ -236,6 +261,7 @@ impl Dictionary {
             bytes: OnceLock::from(self.bytes),
             behind_null: OnceLock::from(all),
             together: Mutex::default(),
+            together_bytes: AtomicUsize::new(0),
         }
     }
 }
@@ -267,7 +293,10 @@ impl Seen {
         &mut self,
         texts: &ArrayRef,
         dictionary: &Mutex<Dictionary>,
-    ) -> Result<impl Iterator<Item = Option<u32>> + use<'_>, Unpackable> {
+    ) -> std::result::Result<impl Iterator<Item = Option<u32>> + use<'_>, Unpackable> {
+        if self.map.size() > SEEN_BYTES_MAX {
+            *self = Seen::default();
+        }
         let (mut firsts, mut places) = (Vec::new(), Vec::with_capacity(texts.len()));
         let (row, known) = (Cell::new(0_u32), self.numbers.len());
         let place = |text: Option<&[u8]>| match text {

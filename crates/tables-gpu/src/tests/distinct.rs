@@ -25,6 +25,10 @@ pub(super) const QUERIES: &[&str] = &[
 
 /// Queries that the CPU computes, and a part of the reason.
 pub(super) const REFUSED: &[(&str, &str)] = &[
+    (
+        "SELECT flag, count(DISTINCT a), count(DISTINCT quantity), sum(b * quantity * 200000) FROM t WHERE b < 5000 GROUP BY flag",
+        "leave the range",
+    ),
     // Known when the fragments run.
     (
         "SELECT sum(b * quantity * 200000), count(DISTINCT a) FROM t WHERE b < 5000",
