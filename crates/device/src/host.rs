@@ -17,20 +17,29 @@ pub fn available_host_bytes() -> u64 {
 
 /// Returns how many bytes the container of this process leaves; `None` if it has no limit.
 fn container_bytes() -> Option<u64> {
-    let limit = number("/sys/fs/cgroup/memory.max", "")?;
-    let used = number("/sys/fs/cgroup/memory.current", "")?;
-    // The system gives up cached pages of files when memory is needed.
-    let cached = number("/sys/fs/cgroup/memory.stat", "file ")?;
+    let read = |name| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
+    left_of(
+        &read("memory.max")?,
+        &read("memory.current")?,
+        &read("memory.stat")?,
+    )
+}
+
+/// Returns how many bytes a container leaves, by the texts of its limit, its use and its statistics; `None` if it has
+/// no limit.
+fn left_of(max: &str, current: &str, statistics: &str) -> Option<u64> {
+    let (limit, used) = (number(max, "")?, number(current, "")?);
+    // The system gives up cached pages of files when memory is needed, but not those of tmpfs and of shared memory.
+    let cached = number(statistics, "file ")?.saturating_sub(number(statistics, "shmem ")?);
     Some(limit.saturating_sub(used.saturating_sub(cached)))
 }
 
 fn kib_of(key: &str) -> Option<u64> {
-    number("/proc/meminfo", key)
+    number(&fs::read_to_string("/proc/meminfo").ok()?, key)
 }
 
-/// Returns the number after the first key that begins a line of a file; `None` without such a line or number.
-fn number(path: &str, key: &str) -> Option<u64> {
-    let text = fs::read_to_string(path).ok()?;
+/// Returns the number after the first key that begins a line of a text; `None` without such a line or number.
+fn number(text: &str, key: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
     rest.split_whitespace().next()?.parse().ok()
 }
@@ -46,5 +55,13 @@ mod tests {
             (1..=host_memory_bytes()).contains(&available),
             "{available}"
         );
+    }
+
+    #[test]
+    fn a_container_leaves_what_is_not_used_and_cached_files_but_not_tmpfs() {
+        let statistics = "anon 300\nfile 500\nkernel 10\nshmem 200\nshmem_thp 7\nfile_mapped 60\n";
+        assert_eq!(left_of("2000\n", "900\n", statistics), Some(1400));
+        assert_eq!(left_of("500\n", "900\n", statistics), Some(0));
+        assert_eq!(left_of("max\n", "900\n", statistics), None);
     }
 }

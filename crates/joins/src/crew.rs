@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 use std::time::Instant;
 
-use forebay_cancel::Stop;
+use forebay_cancel::{Stop, StopReason, Stopped};
 use forebay_movement::MoveError;
 use parking_lot::Mutex;
 
@@ -76,6 +76,35 @@ impl<'a> Crew<'a> {
                 false
             }
         }
+    }
+
+    /// Checks that the join continues, as [`Crew::may_continue`] does.
+    ///
+    /// # Errors
+    /// If it does not. The error that ended the join is that of [`Crew::end`].
+    pub(crate) fn check(&self) -> Result<(), JoinError> {
+        let reason = StopReason::Cancelled;
+        let stopped = || JoinError::from(Stopped { reason });
+        self.may_continue().then_some(()).ok_or_else(stopped)
+    }
+
+    /// Does the first work on a thread, and the second one at the same time. Blocks until both have ended.
+    ///
+    /// # Errors
+    /// The first error of both, which the other work finds by [`Crew::may_continue`]; if the system refuses the thread.
+    pub(crate) fn beside<A: Send, B>(
+        self,
+        first: impl FnOnce(&Crew<'_>) -> A + Send,
+        second: impl FnOnce(&Crew<'_>) -> Result<B, JoinError>,
+    ) -> Result<(A, B), JoinError> {
+        let crew = &self;
+        let done = thread::scope(|scope| {
+            let running = crew.spawn(scope, move || Ok(first(crew)))?;
+            let second = crew.guard(|| second(crew));
+            Some((ended(running)?, second?))
+        });
+        self.end()?;
+        Ok(done.expect("neither has failed"))
     }
 
     /// Notes that a table is complete.
@@ -219,6 +248,36 @@ mod tests {
         assert!(text.contains("panicked: no luck in 7;"), "{text}");
         let text = first_of_four(|| panic!("no luck")).to_string();
         assert!(text.contains("panicked: no luck;"), "{text}");
+    }
+
+    #[test]
+    fn the_first_error_of_two_works_ends_the_other_and_is_returned() {
+        fn wait(crew: &Crew<'_>) -> JoinError {
+            loop {
+                if let Err(ended) = crew.check() {
+                    return ended;
+                }
+                thread::yield_now();
+            }
+        }
+        fn own() -> JoinError {
+            JoinError::Panicked {
+                why: "own".to_owned(),
+            }
+        }
+        fn fail(crew: &Crew<'_>) {
+            crew.fail(own());
+        }
+        let stop = Stop::never();
+        // The work on the thread ends because of the other, whose error is returned, and the other way round.
+        let failed: Result<(JoinError, ()), _> = Crew::new(&stop).beside(wait, |_| Err(own()));
+        let error = failed.expect_err("the second one fails");
+        assert!(matches!(error, JoinError::Panicked { .. }), "{error}");
+        let failed: Result<((), ()), _> = Crew::new(&stop).beside(fail, |crew| Err(wait(crew)));
+        let error = failed.expect_err("the first one fails");
+        assert!(matches!(error, JoinError::Panicked { .. }), "{error}");
+        let both = Crew::new(&stop).beside(|_| 1, |_| Ok(2));
+        assert_eq!(both.expect("neither fails"), (1, 2));
     }
 
     #[test]

@@ -21,14 +21,16 @@ pub enum JoinError {
     },
     /// The runs that do not fit in device memory need too much host memory, or those on disk pass through too little.
     #[error(
-        "a join in partitions needs {needed} bytes of host memory to spill to, and may use {given}; allow more, or name \
-         a folder for what does not fit there"
+        "a join in partitions needs {needed} bytes of host memory to spill to, and may use {given}; allow more{}",
+        or_folder(*has_folder)
     )]
     TooLittleHostMemory {
         /// Bytes that it needs at least.
         needed: u64,
         /// Bytes that it may use.
         given: u64,
+        /// Whether a folder is named for what does not fit there.
+        has_folder: bool,
     },
     /// The host has too little memory left.
     #[error("a join needs {needed} bytes of host memory, of which {available} are available")]
@@ -73,7 +75,7 @@ pub enum JoinError {
     #[error(transparent)]
     Move(#[from] MoveError),
     /// Runs cannot be written to a file, or read from it.
-    #[error("a join cannot spill to disk: {0}")]
+    #[error("a join cannot use the file of its partitions: {0}")]
     File(#[from] FileError),
     /// The driver cannot pin the memory to which partitions spill.
     #[error(transparent)]
@@ -81,6 +83,14 @@ pub enum JoinError {
     /// The join was cancelled, or its deadline passed.
     #[error(transparent)]
     Stopped(#[from] Stopped),
+}
+
+/// Returns what to do, beside allowing more, if host memory is too small.
+fn or_folder(has_folder: bool) -> &'static str {
+    match has_folder {
+        true => "",
+        false => ", or name a folder for what does not fit there",
+    }
 }
 
 impl JoinError {

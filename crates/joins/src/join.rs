@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, Builder};
@@ -17,8 +16,9 @@ use forebay_hash_index::{
 };
 use forebay_movement::method::run_on_device;
 use forebay_movement::storage::{DataFile, FileError, PageCache};
-use forebay_movement::{MoveError, Source, StagingRing};
+use forebay_movement::{Source, StagingRing};
 
+use crate::crew::Crew;
 use crate::divide::{DivideChunks, Place, RunMemory, SpillPart};
 use crate::loads::{Load, LoadOfSide, loads};
 use crate::plan::BUFFERS;
@@ -58,11 +58,16 @@ struct HostMemory {
 }
 
 impl HostMemory {
-    fn pin(device: &Device, plan: &JoinPlan) -> Result<HostMemory, JoinError> {
+    /// Pins the memory. Checks before each part that the join is not stopped.
+    fn pin(device: &Device, plan: &JoinPlan, stop: &Stop) -> Result<HostMemory, JoinError> {
+        let part = |bytes: u64| -> Result<Spill, JoinError> {
+            stop.check()?;
+            pinned(device, bytes)
+        };
         let half = plan.half_bytes();
         Ok(HostMemory {
-            runs: pinned(device, plan.in_host as u64 * plan.run_bytes())?,
-            halves: [pinned(device, half)?, pinned(device, half)?],
+            runs: part(plan.in_host as u64 * plan.run_bytes())?,
+            halves: [part(half)?, part(half)?],
         })
     }
 }
@@ -138,7 +143,7 @@ impl PartitionedJoin {
             })
         })?;
         Ok(PartitionedJoin {
-            host: Some(HostMemory::pin(device, &plan)?),
+            host: Some(HostMemory::pin(device, &plan, &Stop::never())?),
             device: Arc::clone(device),
             plan,
             ring,
@@ -166,11 +171,12 @@ impl PartitionedJoin {
         let width = self.plan.run.width().bytes();
         let bytes = [build, probe].map(|side| side.bytes());
         assert_eq!(bytes, self.plan.rows.map(|rows| 2 * rows * width), "bytes");
+        stop.check()?;
         let file = self.file()?;
         let host = self.host.take();
         let HostMemory { runs, halves } = match host {
             Some(host) => host,
-            None => HostMemory::pin(&self.device, &self.plan)?,
+            None => HostMemory::pin(&self.device, &self.plan, stop)?,
         };
         let [in_memory, on_disk] = self.slices()?;
         let sides = [build, probe];
@@ -294,15 +300,18 @@ impl PartitionedJoin {
             for runs in self.plan.rounds(side) {
                 let first = in_memory[side];
                 let chunks = sides[side].chunks(slot_bytes, first + runs.start..first + runs.end);
-                let (written, (same, filled)) = beside(
-                    || to_write.write(file, stop),
-                    || self.fill(to_fill, &chunks, (slices, runs, first_in_file), stop),
+                let (written, (same, filled)) = Crew::new(stop).beside(
+                    |crew| to_write.write(file, crew),
+                    |_| self.fill(to_fill, &chunks, (slices, runs, first_in_file), stop),
                 )?;
                 (slices, to_write, to_fill) = (same, filled, written);
             }
             divided.push(slices);
         }
-        let halves = [to_fill, to_write.write(file, stop)?];
+        let crew = Crew::new(stop);
+        let halves = [to_fill, to_write.write(file, &crew)];
+        crew.end()?;
+        file.end_writes()?;
         let divided: Result<[Slices; 2], _> = divided.try_into();
         Ok((
             divided.expect("both sides"),
@@ -365,18 +374,16 @@ impl PartitionedJoin {
         };
         let (on_disk, room) = (self.plan.on_disk(), self.plan.half_bytes());
         let loads = loads(self.plan.partitions(), on_disk, room, bytes);
-        let read = |load: Option<&Load>, half: &mut Spill| match (load, file) {
-            (Some(load), Some(file)) => file.read(load, half, stop),
-            _ => Ok(()),
-        };
         let [mut half, mut next_half] = halves;
-        read(loads.first(), &mut half)?;
+        let crew = Crew::new(stop);
+        read(file, loads.first(), &mut half, &crew);
+        crew.end()?;
         let (mut totals, mut tables) = (JoinTotals::default(), 0);
         for (index, load) in loads.iter().enumerate() {
             let loaded = Arc::new(half);
-            let ((), (found, built)) = beside(
-                || read(loads.get(index + 1), &mut next_half),
-                || self.join_load(sides, load, &loaded, stop),
+            let ((), (found, built)) = Crew::new(stop).beside(
+                |crew| read(file, loads.get(index + 1), &mut next_half, crew),
+                |crew| self.join_load(sides, load, &loaded, crew),
             )?;
             totals.add(found);
             tables += built;
@@ -392,7 +399,7 @@ impl PartitionedJoin {
         sides: &[DividedSide; 2],
         load: &Load,
         loaded: &Arc<Spill>,
-        stop: &Stop,
+        crew: &Crew<'_>,
     ) -> Result<(JoinTotals, usize), JoinError> {
         let table = self.memory.table.clone();
         let streams = [&self.memory.kernels, &self.memory.copies].map(Stream::clone);
@@ -403,7 +410,7 @@ impl PartitionedJoin {
         })?;
         let mut queued = VecDeque::new();
         loop {
-            stop.check()?;
+            crew.check()?;
             let step;
             (join, step) = on_gpu(&self.device, move |cuda| {
                 let step = join.next_async(cuda)?;
@@ -464,31 +471,20 @@ struct Half {
 }
 
 impl Half {
-    /// Writes all runs. Blocks. Returns the half, which is free.
-    fn write(mut self, file: &RunFile, stop: &Stop) -> Result<Half, JoinError> {
-        file.write(&self.full, stop)?;
+    /// Writes all runs. Blocks. Returns the half, which is free. An error is one of the crew.
+    fn write(mut self, file: &RunFile, crew: &Crew<'_>) -> Half {
+        file.write(&self.full, crew);
         let written = self.full.drain(..).map(|(_, part)| part);
         self.free.extend(written);
-        Ok(self)
+        self
     }
 }
 
-/// Does the first work on a thread, and the second one at the same time. Blocks until both have ended.
-///
-/// # Errors
-/// That of the first, or of the second; if the system refuses the thread.
-fn beside<A: Send, B>(
-    first: impl FnOnce() -> Result<A, JoinError> + Send,
-    second: impl FnOnce() -> Result<B, JoinError>,
-) -> Result<(A, B), JoinError> {
-    thread::scope(|scope| {
-        let thread = Builder::new().name("join".to_owned());
-        let running = thread.spawn_scoped(scope, first);
-        let running = running.map_err(MoveError::Thread)?;
-        let second = second();
-        let first = running.join().unwrap_or_else(|panic| resume_unwind(panic));
-        Ok((first?, second?))
-    })
+/// Reads a load, if there is one, into a half of the memory. Blocks. An error is one of the crew.
+fn read(file: Option<&RunFile>, load: Option<&Load>, half: &mut Spill, crew: &Crew<'_>) {
+    if let (Some(file), Some(load)) = (file, load) {
+        file.read(load, half, crew);
+    }
 }
 
 /// Where a run is after its copy.

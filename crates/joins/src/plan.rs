@@ -19,6 +19,8 @@ const TABLE_FRACTION: u64 = 16;
 const OTHER_BYTES: u64 = 1 << 20;
 /// Minimum mean size of a read from disk, with which a drive reaches its full rate.
 const READ_BYTES: u64 = 512 << 10;
+/// Maximum padding of a run, one eighth of its rows, up to which partitions are made smaller for the disk.
+const PADDING_FRACTION: u64 = 8;
 /// Minimum number of runs of each half of the memory through which runs pass to disk. All rows of a run of either side
 /// may be of one partition, and they are joined together.
 const HALF_RUNS_MIN: usize = 2;
@@ -28,7 +30,8 @@ const HALF_RUNS_MIN: usize = 2;
 pub struct JoinOptions {
     /// Bytes of device memory, with those of the ring.
     pub device_bytes: u64,
-    /// Bytes of pinned host memory to which runs may spill, and through which others pass on their way to disk.
+    /// Bytes of pinned host memory to which runs may spill, and through which others pass on their way to disk. The
+    /// pinned slots of the ring come beside them.
     pub host_bytes: u64,
     /// Folder of a temporary file for the runs that do not fit in host memory. Without it, they are an error.
     pub spill_directory: Option<PathBuf>,
@@ -58,6 +61,42 @@ pub struct JoinPlan {
     pub(crate) spill_directory: Option<PathBuf>,
 }
 
+/// The device memory that a join with some number of partitions takes.
+struct Layout {
+    run: RunShape,
+    table_bytes: u64,
+    /// Bytes of device memory beside those of resident runs.
+    fixed_bytes: u64,
+}
+
+impl Layout {
+    /// Returns the layout for these numbers of runs of both sides.
+    fn new(run: RunShape, runs: [usize; 2], table_bytes: u64, ring: RingOptions) -> Layout {
+        let slices: u64 = runs.iter().map(|runs| Slices::bytes(run, *runs)).sum();
+        let of_ring = (ring.slots as u64).saturating_mul(ring.slot_bytes as u64);
+        let staging = STAGES as u64 * staging_bytes(table_bytes, runs[0]);
+        let buffers = BUFFERS as u64 * run_bytes(run);
+        let fixed = buffers + slices + table_bytes + staging + OTHER_BYTES;
+        Layout {
+            run,
+            table_bytes,
+            fixed_bytes: of_ring.saturating_add(fixed),
+        }
+    }
+
+    /// Returns the number of runs for which the device has room.
+    fn resident(&self, device_bytes: u64) -> usize {
+        (device_bytes.saturating_sub(self.fixed_bytes) / run_bytes(self.run)) as usize
+    }
+
+    /// Returns whether it fits in the device memory, and the padding of runs is at most its maximum.
+    fn is_economic(&self, device_bytes: u64) -> bool {
+        let of_rows = 2 * self.run.rows() * self.run.width().bytes();
+        let padding = self.run.bytes() - of_rows;
+        self.fixed_bytes <= device_bytes && padding <= of_rows / PADDING_FRACTION
+    }
+}
+
 impl JoinPlan {
     /// Plans a join of a build side and a probe side of these numbers of rows.
     ///
@@ -77,39 +116,34 @@ impl JoinPlan {
             let mean = rows[0].div_ceil(1 << bits);
             slot_bytes(mean + 6 * mean.isqrt())
         };
-        // What goes to disk comes back by partitions, and a quarter of the host memory should have room for one.
-        let bytes = rows[0]
-            .saturating_add(rows[1])
-            .saturating_mul(2 * width.bytes());
-        let spills_to_disk = bytes > device_bytes.saturating_add(options.host_bytes);
-        let of_disk = |bits: u32| {
-            if spills_to_disk {
-                bytes >> (bits - 1)
-            } else {
-                0
-            }
+        let layout = |bits| {
+            // All rows of a run may be of one partition.
+            let table_bytes = of_partition(bits).min(of_table).max(slot_bytes(run_rows));
+            let run = RunShape::new(width, run_rows, bits);
+            Layout::new(run, runs, table_bytes, ring)
         };
-        let has_room = |bits: &u32| {
-            of_partition(*bits) <= of_table && of_disk(*bits) <= options.host_bytes / 4
-        };
+        let has_room = |bits: &u32| of_partition(*bits) <= of_table;
         let bits = (1..=BITS_MAX).find(has_room).unwrap_or(BITS_MAX);
-        let run = RunShape::new(width, run_rows, bits);
-        // All rows of a run may be of one partition.
-        let table_bytes = of_partition(bits).min(of_table).max(slot_bytes(run_rows));
-        let slices: u64 = runs.iter().map(|runs| Slices::bytes(run, *runs)).sum();
-        let of_ring = (ring.slots as u64).saturating_mul(ring.slot_bytes as u64);
-        let staging = STAGES as u64 * staging_bytes(table_bytes, runs[0]);
-        let buffers = BUFFERS as u64 * run_bytes(run);
-        let fixed = buffers + slices + table_bytes + staging + OTHER_BYTES;
-        let needed = of_ring.saturating_add(fixed);
-        if needed > device_bytes {
+        let mut chosen = layout(bits);
+        if chosen.fixed_bytes > device_bytes {
             return Err(JoinError::TooLittleMemory {
-                needed,
+                needed: chosen.fixed_bytes,
                 given: device_bytes,
             });
         }
         let all: usize = runs.iter().sum();
-        let resident = all.min(((device_bytes - needed) / run_bytes(run)) as usize);
+        let spilled = |layout: &Layout| all - layout.resident(device_bytes).min(all);
+        if spilled(&chosen) as u64 * run_bytes(chosen.run) > options.host_bytes {
+            // What goes to disk comes back by partitions, and a quarter of the host memory should have room for two.
+            let room = options.host_bytes / 4 / (2 * width.bytes());
+            let is_large = |bits: u32| rows[0].saturating_add(rows[1]) >> (bits - 1) > room;
+            let more = (bits + 1..=BITS_MAX).take_while(|bits| is_large(bits - 1));
+            let more = more.map(layout);
+            let usable = more.take_while(|next| next.is_economic(device_bytes));
+            chosen = usable.last().unwrap_or(chosen);
+        }
+        let (run, table_bytes) = (chosen.run, chosen.table_bytes);
+        let resident = all - spilled(&chosen);
         let (in_host, half) = host_runs(all - resident, run, &options)?;
         Ok(JoinPlan {
             run,
@@ -213,6 +247,7 @@ fn host_runs(
         return Err(JoinError::TooLittleHostMemory {
             needed: least as u64 * bytes,
             given: options.host_bytes,
+            has_folder: options.spill_directory.is_some(),
         });
     }
     // The rows that runs have of a partition differ: there is room for twice the mean.
@@ -293,11 +328,36 @@ mod tests {
         let small = to_disk(100 * run).expect("enough");
         assert_eq!((small.partitions(), small.half), (256, 24));
         let error = to_disk(3 * run).expect_err("two runs in each half");
-        let JoinError::TooLittleHostMemory { needed, given } = error else {
+        assert!(!error.to_string().contains("folder"), "{error}");
+        let JoinError::TooLittleHostMemory { needed, given, .. } = error else {
             panic!("{error}");
         };
         assert_eq!(given, 3 * run);
         assert_eq!(to_disk(needed).expect("enough").in_host, 0);
+    }
+
+    #[test]
+    fn there_are_no_more_partitions_for_the_disk_than_padding_and_device_memory_allow() {
+        let plan = |rows, slot_bytes, device_bytes, host_bytes| {
+            let options = JoinOptions {
+                device_bytes,
+                host_bytes,
+                spill_directory: Some(PathBuf::from("/spill")),
+                ring: RingOptions {
+                    slots: 8,
+                    slot_bytes,
+                },
+            };
+            JoinPlan::new(Width::Eight, rows, options).expect("enough memory")
+        };
+        // With 512 partitions, two would fit in 2 MiB, but a run of 64 KiB would have 256 KiB of padding.
+        let small = plan([1 << 16, 1 << 24], 64 << 10, 64 << 20, 8 << 20);
+        assert_eq!((small.partitions(), small.run_bytes()), (16, 72 << 10));
+        assert!(small.disk_bytes() > 0);
+        // The slices of 10,001 runs with 1,024 partitions would need more than the device memory.
+        let large = plan([1000, 10_000 << 20], 16 << 20, 320 << 20, 1 << 30);
+        assert!((4..1024).contains(&large.partitions()), "{large:?}");
+        assert!(large.disk_bytes() > 0);
     }
 
     #[test]
@@ -315,7 +375,7 @@ mod tests {
         let error = plan([1 << 33, 1], 1 << 30).expect_err("too much spills");
         let is_host =
             matches!(error, JoinError::TooLittleHostMemory { given, .. } if given == 64 << 30);
-        assert!(is_host, "{error}");
+        assert!(is_host && error.to_string().contains("folder"), "{error}");
         let most = of([1 << 31, 1], 1 << 30);
         assert_eq!((most.partitions(), most.table_bytes), (1024, 64 << 20));
         let error = plan([1 << 20; 2], 256 << 20).expect_err("too little");

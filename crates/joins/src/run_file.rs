@@ -1,14 +1,12 @@
 //! The temporary file of the runs that are on disk.
 
 use std::ops::Deref;
-use std::panic::resume_unwind;
-use std::thread::{self, Builder};
 
-use forebay_cancel::Stop;
-use forebay_movement::storage::{DataFile, FileError};
+use forebay_movement::storage::{Access, DataFile, FileError};
 use parking_lot::Mutex;
 
 use crate::JoinError;
+use crate::crew::Crew;
 use crate::loads::Load;
 
 /// Threads that read and write: as many operations are in flight.
@@ -29,33 +27,37 @@ impl RunFile {
         RunFile { file, run_bytes }
     }
 
-    /// Writes runs to their places, which their indexes in the file tell. Blocks.
-    ///
-    /// # Errors
-    /// If the disk is full or fails, or the join is stopped.
-    pub(crate) fn write<M: Deref<Target = [u8]>>(
-        &self,
-        runs: &[(usize, M)],
-        stop: &Stop,
-    ) -> Result<(), JoinError> {
+    /// Writes runs to their places, which their indexes in the file tell. Blocks. If the disk is full or fails, that is
+    /// an error of the crew.
+    pub(crate) fn write<M: Deref<Target = [u8]>>(&self, runs: &[(usize, M)], crew: &Crew<'_>) {
         let mut pieces: Vec<(u64, &[u8])> = Vec::new();
         for (run, bytes) in runs {
             let offsets = (*run as u64 * self.run_bytes..).step_by(PIECE_BYTES);
             pieces.extend(offsets.zip(bytes.chunks(PIECE_BYTES)));
         }
-        each(pieces, stop, |(offset, from)| {
+        each(pieces, crew, |(offset, from)| {
             self.file.write_all_at(offset, from)
-        })
+        });
     }
 
-    /// Reads the pages of a load into the memory from its first byte on. Blocks.
+    /// Waits for the drive if the file system writes through the page cache: an error of such a write is known only
+    /// then, and pages that are not on the drive would be read as zeros. Called after all writes.
     ///
     /// # Errors
-    /// If the disk fails, or the join is stopped.
+    /// If the disk is full or fails.
+    pub(crate) fn end_writes(&self) -> Result<(), JoinError> {
+        match self.file.access() {
+            Access::Direct => Ok(()),
+            Access::Buffered { .. } => Ok(self.file.sync()?),
+        }
+    }
+
+    /// Reads the pages of a load into the memory from its first byte on. Blocks. If the disk fails, that is an error of
+    /// the crew.
     ///
     /// # Panics
     /// If the memory is too small.
-    pub(crate) fn read(&self, load: &Load, into: &mut [u8], stop: &Stop) -> Result<(), JoinError> {
+    pub(crate) fn read(&self, load: &Load, into: &mut [u8], crew: &Crew<'_>) {
         let (mut pieces, mut rest): (Vec<(u64, &mut [u8])>, _) = (Vec::new(), into);
         for pages in load.sides.iter().flat_map(|side| &side.pages) {
             let (into, behind) = std::mem::take(&mut rest).split_at_mut(pages.at.len());
@@ -64,51 +66,30 @@ impl RunFile {
             let offsets = (begin..).step_by(PIECE_BYTES);
             pieces.extend(offsets.zip(into.chunks_mut(PIECE_BYTES)));
         }
-        each(pieces, stop, |(offset, into)| {
+        each(pieces, crew, |(offset, into)| {
             self.file.read_exact_at(offset, into)
-        })
+        });
     }
 }
 
-/// Works on all pieces, on several threads. Blocks until these have ended.
-///
-/// # Errors
-/// The error of a piece, after which no other is begun; if the join is stopped.
+/// Works on all pieces, on several threads of a crew, until it has an error. Blocks until these have ended.
 fn each<P: Send>(
     pieces: Vec<P>,
-    stop: &Stop,
+    crew: &Crew<'_>,
     work: impl Fn(P) -> Result<(), FileError> + Sync,
-) -> Result<(), JoinError> {
+) {
     let threads = THREADS.min(pieces.len());
     let left = Mutex::new(pieces.into_iter());
-    let work_on_some = || -> Result<(), JoinError> {
-        loop {
+    crew.on_threads(threads, || {
+        while crew.may_continue() {
             let next = left.lock().next();
             let Some(piece) = next else {
-                return Ok(());
+                break;
             };
-            let checked = stop.check().map_err(JoinError::from);
-            let done = checked.and_then(|()| work(piece).map_err(JoinError::from));
-            if done.is_err() {
-                *left.lock() = Vec::new().into_iter();
-                return done;
-            }
+            work(piece)?;
         }
-    };
-    thread::scope(|scope| {
-        let spawn = |_| {
-            let thread = Builder::new().name("run file".to_owned());
-            // With fewer threads it takes longer.
-            thread.spawn_scoped(scope, &work_on_some).ok()
-        };
-        let others: Vec<_> = (1..threads).filter_map(spawn).collect();
-        let own = work_on_some();
-        let others = others.into_iter().map(|thread| {
-            let ended = thread.join();
-            ended.unwrap_or_else(|panic| resume_unwind(panic))
-        });
-        others.fold(own, Result::and)
-    })
+        Ok(())
+    });
 }
 
 #[cfg(test)]
@@ -116,6 +97,7 @@ mod tests {
     use std::ops::Range;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use forebay_cancel::Stop;
     use forebay_device::AlignedBytes;
     use forebay_movement::storage::{FileCause, PageCache};
 
@@ -154,12 +136,15 @@ mod tests {
     #[test]
     fn runs_come_back_by_pages_wherever_they_were_written() {
         let (file, stop) = (file(), Stop::never());
-        file.write(&[run(2), run(0)], &stop).expect("room");
-        file.write(&[run(1)], &stop).expect("room");
-        file.write::<AlignedBytes>(&[], &stop).expect("nothing");
+        let crew = Crew::new(&stop);
+        file.write(&[run(2), run(0)], &crew);
+        file.write(&[run(1)], &crew);
+        file.write::<AlignedBytes>(&[], &crew);
+        file.end_writes().expect("room");
         let load = load();
         let mut back = AlignedBytes::zeroed(2 * RUN_BYTES);
-        file.read(&load, &mut back, &stop).expect("just written");
+        file.read(&load, &mut back, &crew);
+        crew.end().expect("just written");
         let pages: Vec<_> = load.sides.iter().flat_map(|side| &side.pages).collect();
         assert_eq!(pages.len(), 3);
         for pages in pages {
@@ -175,13 +160,15 @@ mod tests {
         let stop = Stop::never();
         let path = std::env::current_exe().expect("it runs");
         let read_only = DataFile::open(&path, PageCache::Use).expect("it can be read");
-        let error = RunFile::new(read_only, RUN_BYTES as u64).write(&[run(0)], &stop);
-        let error = error.expect_err("it is read-only");
+        let crew = Crew::new(&stop);
+        RunFile::new(read_only, RUN_BYTES as u64).write(&[run(0)], &crew);
+        let error = crew.end().expect_err("it is read-only");
         assert!(matches!(error, JoinError::File(_)), "{error}");
-        let file = file();
-        file.write(&[run(0)], &stop).expect("room");
-        let error = file.read(&load(), &mut AlignedBytes::zeroed(2 * RUN_BYTES), &stop);
-        let error = error.expect_err("two runs are missing");
+        let (file, crew) = (file(), Crew::new(&stop));
+        file.write(&[run(0)], &crew);
+        assert!(crew.may_continue(), "there is room");
+        file.read(&load(), &mut AlignedBytes::zeroed(2 * RUN_BYTES), &crew);
+        let error = crew.end().expect_err("two runs are missing");
         let JoinError::File(FileError { cause, .. }) = &error else {
             panic!("{error}");
         };
@@ -191,27 +178,29 @@ mod tests {
     #[test]
     fn a_stop_and_the_first_error_end_reads_and_writes() {
         let (stop, done) = (Stop::never(), AtomicUsize::new(0));
-        let result = each((0..10_000).collect(), &stop, |_: usize| {
+        let crew = Crew::new(&stop);
+        each((0..10_000).collect(), &crew, |_: usize| {
             if done.fetch_add(1, Ordering::Relaxed) == 100 {
                 stop.cancelled.store(true, Ordering::Relaxed);
             }
             Ok(())
         });
-        let error = result.expect_err("it is stopped");
+        let error = crew.end().expect_err("it is stopped");
         assert!(matches!(error, JoinError::Stopped(_)), "{error}");
         assert!(done.load(Ordering::Relaxed) < 200);
-        let done = AtomicUsize::new(0);
-        let result = each((0..10_000).collect(), &Stop::never(), |_: usize| match done
-            .fetch_add(1, Ordering::Relaxed)
-        {
-            100 => Err(FileError {
-                path: "/spill".into(),
-                offset: 7,
-                cause: FileCause::Missing,
-            }),
-            _ => Ok(()),
+        let (stop, done) = (Stop::never(), AtomicUsize::new(0));
+        let crew = Crew::new(&stop);
+        each((0..10_000).collect(), &crew, |_: usize| {
+            match done.fetch_add(1, Ordering::Relaxed) {
+                100 => Err(FileError {
+                    path: "/spill".into(),
+                    offset: 7,
+                    cause: FileCause::Missing,
+                }),
+                _ => Ok(()),
+            }
         });
-        let error = result.expect_err("a piece fails").to_string();
-        assert!(error.contains("cannot spill to disk: /spill"), "{error}");
+        let error = crew.end().expect_err("a piece fails").to_string();
+        assert!(error.contains("partitions: /spill"), "{error}");
     }
 }

@@ -79,10 +79,11 @@ pub struct JoinsArgs {
     /// Device memory that a join may use, in the section `spilled`. The default is 8G.
     #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
     pub device_bytes: Option<usize>,
-    /// Pinned host memory to which a join may spill, in the section `spilled`; without it, what both sides leave.
+    /// Pinned host memory to which a join in partitions may spill, in the section `spilled`. Without it, seven eighths
+    /// of what both sides leave.
     #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
     pub host_bytes: Option<usize>,
-    /// Folder of a temporary file for what does not fit in host memory, in the section `spilled`.
+    /// Folder of a temporary file for partitions that do not fit in host memory, in the section `spilled`.
     #[arg(long, value_name = "DIR")]
     pub spill_directory: Option<PathBuf>,
     /// Runs of each measurement, at least 1, after one that warms up.
@@ -117,7 +118,7 @@ pub enum Section {
     /// A table partly on the device and partly in host memory, 8 times as large as that of workload A.
     Hybrid,
     /// 1,024 million by 1,024 million tuples in pinned host memory: in partitions that spill to host memory, and with a
-    /// hybrid table. Needs 60 GiB of host memory at scale 1, or less with `--spill-directory`.
+    /// hybrid table. Needs 60 GiB of host memory at scale 1; partitions alone need less with `--spill-directory`.
     Spilled,
     /// Both sides spread over all GPUs, beside the same on one: in partitions, and with a table that is interleaved
     /// over the GPUs.
@@ -337,7 +338,8 @@ fn sections(args: &JoinsArgs, no_gpu: Option<&str>) -> Result<Vec<Section>> {
 /// Checks that a named section can be measured.
 ///
 /// # Errors
-/// If it needs to be the only one, needs a GPU and there is none, or has none of the named workloads and tables.
+/// If it needs to be the only one, needs a GPU and there is none, has none of the named workloads and tables, or none
+/// of its tables uses an option.
 fn check(args: &JoinsArgs, section: Section, no_gpu: Option<&str>) -> Result<()> {
     let name = names(&[section]);
     ensure!(
@@ -360,6 +362,9 @@ fn check(args: &JoinsArgs, section: Section, no_gpu: Option<&str>) -> Result<()>
         "of the workloads, {name} measures only {}",
         names(workloads)
     );
+    if section == Section::Spilled {
+        spilled::check(args)?;
+    }
     if let Some(why) = no_gpu {
         ensure!(!section.needs_gpu(), "{name} needs a GPU: {why}");
     }
@@ -542,7 +547,7 @@ mod tests {
         args: JoinsArgs,
     }
 
-    fn parse(arguments: &[&str]) -> Result<JoinsArgs, clap::Error> {
+    pub(super) fn parse(arguments: &[&str]) -> Result<JoinsArgs, clap::Error> {
         let all = ["joins"].iter().chain(arguments);
         Command::try_parse_from(all).map(|command| command.args)
     }

@@ -4,20 +4,23 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use forebay_cancel::Stop;
-use forebay_device::Device;
+use forebay_device::{Device, available_host_bytes};
 use forebay_hash_index::{JoinTotals, ProbeKeys, Side, TableShape, Width, Workload};
-use forebay_joins::{JoinOptions, JoinPlan, PartitionedJoin, PinnedColumns};
+use forebay_joins::{JoinError, JoinOptions, JoinPlan, PartitionedJoin, PinnedColumns};
 use forebay_movement::RingOptions;
+use forebay_movement::storage::{DataFile, PageCache};
 
 use super::device::on_gpu;
 use super::pinned::pin;
 use super::report::{Case, Sample, Times};
-use super::{DEVICE_BYTES, JoinsArgs, RING_SLOTS, Session, Table, hybrid, start_gpus};
+use super::{DEVICE_BYTES, JoinsArgs, RING_SLOTS, Session, Table, has_named, hybrid, start_gpus};
 
 /// Device memory beside that of the join: a table's bits and totals.
 const OTHER_BYTES: u64 = 64 << 20;
+/// Host memory of a join that may use what both sides leave, until that is known.
+const ALL_HOST_BYTES: u64 = u64::MAX;
 
 /// What is joined, and with what memory.
 #[derive(Debug)]
@@ -32,36 +35,65 @@ impl Spilled {
     pub(super) fn scaled(args: &JoinsArgs, ring: RingOptions) -> Spilled {
         let rows = (1_024e6 * args.scale) as u64;
         let workload = workload(rows, rows);
-        let of_sides = 2 * rows * 2 * workload.width.bytes();
-        let left = || {
-            let available = crate::memory::available_bytes().unwrap_or(u64::MAX);
-            available.saturating_sub(of_sides)
-        };
         let options = JoinOptions {
             device_bytes: args.device_bytes.unwrap_or(DEVICE_BYTES) as u64,
-            host_bytes: args.host_bytes.map_or_else(left, |bytes| bytes as u64),
+            host_bytes: args.host_bytes.map_or(ALL_HOST_BYTES, |bytes| bytes as u64),
             spill_directory: args.spill_directory.clone(),
             ring,
         };
         Spilled { workload, options }
     }
 
-    /// Returns a join of a smoke run, some of whose runs spill.
+    /// Returns a join of a smoke run, whose runs are in device memory, in host memory and on disk.
     pub(super) fn smoke() -> Spilled {
         let ring = RingOptions {
             slots: RING_SLOTS,
             slot_bytes: 64 << 10,
         };
         Spilled {
-            workload: workload(30_000, 40_000),
+            workload: workload(30_000, 80_000),
             options: JoinOptions {
                 device_bytes: 3 << 20,
-                host_bytes: 64 << 20,
-                spill_directory: None,
+                host_bytes: 512 << 10,
+                spill_directory: Some(std::env::temp_dir()),
                 ring,
             },
         }
     }
+
+    /// Plans the join in partitions.
+    ///
+    /// # Errors
+    /// If device or host memory is too small.
+    fn plan(&self) -> Result<JoinPlan, JoinError> {
+        let rows = [self.workload.build_rows, self.workload.probe_rows];
+        JoinPlan::new(self.workload.width, rows, self.options.clone())
+    }
+
+    /// Checks the options of the join in partitions before rows are generated.
+    ///
+    /// # Errors
+    /// If device or host memory is too small, or no file can be made in the folder.
+    fn check(&self) -> Result<()> {
+        self.plan()?;
+        if let Some(folder) = &self.options.spill_directory {
+            drop(DataFile::temporary(folder, PageCache::Bypass)?);
+        }
+        Ok(())
+    }
+}
+
+/// Checks that options of the join in partitions have an effect.
+///
+/// # Errors
+/// If one is named, and this join is not measured.
+pub(super) fn check(args: &JoinsArgs) -> Result<()> {
+    let is_named = args.host_bytes.is_some() || args.spill_directory.is_some();
+    ensure!(
+        !is_named || has_named(&args.tables, &[Table::Partitioned]),
+        "`--host-bytes` and `--spill-directory` have an effect only on the table `partitioned`"
+    );
+    Ok(())
 }
 
 fn workload(build_rows: u64, probe_rows: u64) -> Workload {
@@ -74,14 +106,12 @@ fn workload(build_rows: u64, probe_rows: u64) -> Workload {
 }
 
 /// Measures the join in partitions and with a hybrid table, or only what is named.
-pub(super) fn measure(session: &mut Session, spilled: Spilled) -> Result<()> {
-    let Spilled { workload, options } = spilled;
-    let device_bytes = options.device_bytes;
-    let rows = [workload.build_rows, workload.probe_rows];
-    let plan = match session.tables.contains(&Table::Partitioned) {
-        true => Some(JoinPlan::new(workload.width, rows, options)?),
-        false => None,
-    };
+pub(super) fn measure(session: &mut Session, mut spilled: Spilled) -> Result<()> {
+    let (workload, device_bytes) = (spilled.workload, spilled.options.device_bytes);
+    let in_partitions = session.tables.contains(&Table::Partitioned);
+    if in_partitions {
+        spilled.check()?;
+    }
     let answer = workload.answer(session.threads);
     let budget = device_bytes + OTHER_BYTES;
     let devices = start_gpus("cuda:0", Some(budget))?;
@@ -90,8 +120,13 @@ pub(super) fn measure(session: &mut Session, spilled: Spilled) -> Result<()> {
     let build = side(Side::Build, "join-triton/build-side")?;
     let probe = side(Side::Probe, "join-triton/probe-side")?;
     let sides = (&build, &probe);
-    if let Some(plan) = plan {
-        partitioned(session, &gpu, plan, (&workload, answer), sides)?;
+    if in_partitions {
+        if spilled.options.host_bytes == ALL_HOST_BYTES {
+            // Pinning takes some memory beside that of the runs, and so do other programs.
+            let left = available_host_bytes();
+            spilled.options.host_bytes = left - left / 8;
+        }
+        partitioned(session, &gpu, spilled.plan()?, (&workload, answer), sides)?;
     }
     if session.tables.contains(&Table::LinearProbing) {
         in_hybrid_table(session, &gpu, (&workload, answer), device_bytes, sides)?;
@@ -166,4 +201,50 @@ fn add(
         workload,
     };
     session.report.add(case, answer, samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::joins::sections;
+    use crate::joins::tests::parse;
+
+    /// Asserts that a join has runs in device memory, in host memory and on disk.
+    fn assert_is_in_three_places(spilled: &Spilled) {
+        let plan = spilled.plan().expect("enough memory");
+        let bytes = [
+            plan.resident_bytes(),
+            plan.spill_bytes() - plan.disk_bytes(),
+            plan.disk_bytes(),
+        ];
+        assert!(bytes.iter().all(|bytes| *bytes > 0), "{plan:?}");
+    }
+
+    #[test]
+    fn the_smoke_run_and_the_check_of_the_decision_go_to_disk() {
+        assert_is_in_three_places(&Spilled::smoke());
+        // As in decision 0060.
+        let flags = "--chunk-bytes 1M --device-bytes 256M --host-bytes 128M --spill-directory /tmp";
+        let args = parse(&flags.split(' ').collect::<Vec<_>>()).expect("right flags");
+        let ring = RingOptions {
+            slots: RING_SLOTS,
+            slot_bytes: args.chunk_bytes.expect("it is named"),
+        };
+        assert_is_in_three_places(&Spilled::scaled(&args, ring));
+    }
+
+    #[test]
+    fn options_of_partitions_need_them_and_a_folder_that_exists() {
+        for option in ["--host-bytes=1G", "--spill-directory=/tmp"] {
+            let flags = ["--only=spilled", "--tables=linear-probing", option];
+            let args = parse(&flags).expect("right flags");
+            let error = sections(&args, None).expect_err("it has no effect");
+            assert!(error.to_string().contains("table `partitioned`"), "{error}");
+        }
+        let mut spilled = Spilled::smoke();
+        spilled.check().expect("a temporary folder");
+        spilled.options.spill_directory = Some("/no/such/folder".into());
+        let error = spilled.check().expect_err("there is none").to_string();
+        assert!(error.contains("/no/such/folder"), "{error}");
+    }
 }

@@ -282,12 +282,16 @@ fn joins_on_a_host_that_cannot_pin_memory_are_an_error_and_leave_none_in_use() {
     assert_refused(PartitionedJoin::new(&device, plan.clone()).expect_err("a test injected it"));
     assert_uses(&device, 0);
     let mut join = PartitionedJoin::new(&device, plan).expect("memory");
-    // A join after one that failed pins memory again.
+    // A join after one that failed pins memory again, unless it is stopped.
+    device.inject(Fault::OutOfMemory);
+    let full = join.run((&build, &probe), &guard());
+    assert!(is_full(&full.expect_err("a test injected it")));
+    device.inject(Fault::CannotPin);
     let stop = Stop::never();
     stop.cancelled.store(true, Ordering::Relaxed);
     let stopped = join.run((&build, &probe), &stop);
-    stopped.expect_err("it is cancelled");
-    device.inject(Fault::CannotPin);
+    let stopped = stopped.expect_err("it is cancelled");
+    assert!(matches!(stopped, JoinError::Stopped(_)), "{stopped}");
     let refused = join.run((&build, &probe), &guard());
     assert_refused(refused.expect_err("a test injected it"));
     let joined = join.run((&build, &probe), &guard());
