@@ -34,7 +34,7 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT flag, count(*), count(v), sum(v), sum(b), max(quantity * v) FROM t LEFT JOIN m ON a = k AND quantity < v * 4 GROUP BY flag",
     "SELECT count(*), count(v), sum(coalesce(v, 70)) FROM t LEFT JOIN m ON a = k AND CASE WHEN v <> 3 THEN v * 9 END > quantity
         WHERE v IS NULL OR v > 4 AND b > 0",
-    "SELECT one.v, count(*), count(other.v), sum(b) FROM t LEFT JOIN m AS one ON a = one.k AND quantity > one.v * 4
+    "SELECT one.v, count(*), count(other.v), sum(quantity) FROM t LEFT JOIN m AS one ON a = one.k AND quantity > one.v * 4
         LEFT JOIN m AS other ON tiny = other.k AND other.v > one.v GROUP BY one.v",
     "SELECT count(*), count(n.k), sum(h.v) FROM h LEFT JOIN (SELECT x.far, one.k FROM h AS x JOIN m AS one ON x.v = one.v) AS n
         ON h.far = n.far AND pieces < n.k",
@@ -45,7 +45,7 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT v, count(*), count(b), max(b) FROM t RIGHT JOIN m ON quantity > v + 40 AND ok GROUP BY v",
     "SELECT count(*), count(e.v), sum(b) FROM t LEFT JOIN e ON a < e.v",
     // Other rows that are repeated themselves.
-    "SELECT count(*), sum(b), sum(w) FROM t JOIN (SELECT one.k, one.v, other.v AS w FROM m AS one JOIN m AS other ON one.k = other.k) AS n
+    "SELECT count(*), sum(quantity), sum(w) FROM t JOIN (SELECT one.k, one.v, other.v AS w FROM m AS one JOIN m AS other ON one.k = other.k) AS n
         ON a = n.k",
     "SELECT flag, w, count(*), min(n.v) FROM t JOIN (SELECT one.k, one.v, other.v AS w FROM m AS one JOIN m AS other ON one.k = other.k
         WHERE other.v > 2) AS n ON a = n.k WHERE b > 0 GROUP BY flag, w",
