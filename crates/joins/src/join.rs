@@ -33,6 +33,9 @@ const PAGE_BYTES: usize = 4096;
 /// Pinned host memory that copies from a device write.
 pub(crate) type Spill = HostRegistration<AlignedBytes>;
 
+/// Makes the file of runs in a folder.
+pub(crate) type MakeFile = fn(&Path) -> Result<DataFile, FileError>;
+
 /// Joins of sides in pinned host memory, by partitions on a GPU. It holds all memory of a join, which can run several
 /// times.
 #[derive(Debug)]
@@ -44,7 +47,7 @@ pub struct PartitionedJoin {
     /// `None` after a join that failed. The next one pins new memory.
     host: Option<HostMemory>,
     /// Makes a temporary file in a folder. Tests put a function here whose file cannot be written.
-    pub(crate) make_file: fn(&Path) -> Result<DataFile, FileError>,
+    pub(crate) make_file: MakeFile,
 }
 
 /// Pinned host memory of a join.

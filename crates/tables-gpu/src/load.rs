@@ -388,6 +388,19 @@ fn failed(error: impl std::fmt::Display) -> Failed {
     Failed::Load(Reason::of(error))
 }
 
+/// Returns what decodes the files of a scan, without its conditions.
+fn decoded(scan: &FileScanConfig) -> ParquetSource {
+    let original = &scan.file_source;
+    let mut decoded = ParquetSource::new(original.table_schema().clone());
+    if let Some(original) = original.downcast_ref::<ParquetSource>() {
+        decoded = decoded.with_table_parquet_options(original.table_parquet_options().clone());
+        if let Some(reader) = original.parquet_file_reader_factory() {
+            decoded = decoded.with_parquet_file_reader_factory(Arc::clone(reader));
+        }
+    }
+    decoded
+}
+
 /// Reads columns of a file. Each task reads a range, so that the chunks are the same whenever the file is read. With
 /// names, the columns are written to column files, and stay there.
 async fn of_file(
@@ -406,14 +419,6 @@ async fn of_file(
         });
         FileGroup::new(vec![part])
     });
-    let original = &scan.file_source;
-    let mut decoded = ParquetSource::new(original.table_schema().clone());
-    if let Some(original) = original.downcast_ref::<ParquetSource>() {
-        decoded = decoded.with_table_parquet_options(original.table_parquet_options().clone());
-        if let Some(reader) = original.parquet_file_reader_factory() {
-            decoded = decoded.with_parquet_file_reader_factory(Arc::clone(reader));
-        }
-    }
     let read: BTreeSet<usize> = wanted
         .iter()
         .flat_map(collect_columns)
@@ -423,20 +428,20 @@ async fn of_file(
     let wanted = wanted.iter().cloned();
     let wanted = wanted.map(|it| over_projected(it, &read));
     let wanted: Arc<[_]> = wanted.collect::<Result<_, _>>().map_err(failed)?;
-    let scan = FileScanConfigBuilder::from(scan.clone())
-        .with_source(Arc::new(decoded))
+    let decoding = FileScanConfigBuilder::from(scan.clone())
+        .with_source(Arc::new(decoded(scan)))
         .with_file_groups(groups.collect())
         .with_preserve_order(true)
         .with_projection_indices(Some(read))
         .map_err(failed)?
         .build();
-    let scan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(scan);
+    let decoding: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(decoding);
     let shared: Vec<_> = wanted
         .iter()
         .map(|it| OfColumn::of_file(it, context))
         .collect();
     let tasks = (0..ranges as usize).map(|range| {
-        let (columns, scan) = (Arc::clone(columns), Arc::clone(&scan));
+        let (columns, decoding) = (Arc::clone(columns), Arc::clone(&decoding));
         let (shared, context) = (shared.clone(), Arc::clone(context));
         let wanted = Arc::clone(&wanted);
         let to = match names {
@@ -446,7 +451,7 @@ async fn of_file(
         let path = file.object_meta.location.as_ref();
         let to = (to, Stripes::of_range(path, range, ranges as usize));
         let task = async move {
-            let of = (&scan, &*wanted, range);
+            let of = (&decoding, &*wanted, range);
             of_range(&columns, of, to, &shared, context).await
         };
         async { SpawnedTask::spawn(task).join().await.map_err(failed)? }
@@ -454,7 +459,8 @@ async fn of_file(
     let width = forebay_device::cores();
     if let Some(names) = names {
         let ranges = stream::iter(tasks).buffered(width.min(RANGES_TO_DISK));
-        let all = original.table_schema().table_schema().fields().len();
+        let table = scan.file_source.table_schema().table_schema();
+        let all = table.fields().len();
         let bytes = bytes / all.max(1) as u64 * names.len() as u64;
         let of_columns = (names, &*shared, bytes);
         return to_disk(columns, ranges, of_columns, need).await;

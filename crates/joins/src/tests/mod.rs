@@ -4,7 +4,6 @@ mod faults;
 mod gpus;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,9 +11,10 @@ use forebay_cancel::Stop;
 use forebay_device::cuda::gpus;
 use forebay_device::{AlignedBytes, Device, DeviceOptions, Devices, Fault, HaltingDevices};
 use forebay_hash_index::{IndexError, JoinTotals, ProbeKeys, Side, Width, Workload};
-use forebay_movement::storage::{DataFile, FileError, PageCache};
+use forebay_movement::storage::{DataFile, PageCache};
 use forebay_movement::{MoveError, RingOptions};
 
+use crate::join::MakeFile;
 use crate::measure::{GPU_ROWS, TableHome, gpu_table};
 use crate::{JoinError, JoinOptions, JoinPlan, PartitionedJoin, PinnedColumns};
 
@@ -71,8 +71,8 @@ fn plan(width: Width, rows: [u64; 2], device_bytes: u64) -> JoinPlan {
     JoinPlan::new(width, rows, options).expect("enough memory")
 }
 
-/// Returns the plan with at most so many runs in device memory and in host memory, and the others on disk, which pass
-/// through halves of `half` runs.
+/// Returns the plan with at most these numbers of runs in device memory and in host memory, and the others on disk. They
+/// pass through halves of `half` runs.
 fn placed(plan: &JoinPlan, [resident, in_host, half]: [usize; 3]) -> JoinPlan {
     let resident = resident.min(plan.resident);
     let spilled = plan.runs.iter().sum::<usize>() - resident;
@@ -306,7 +306,7 @@ fn a_gpu_ends_joins_whose_file_cannot_be_made_or_written_and_joins_again() {
     let ([build, probe], plan, answer) = on_disk(&device);
     let mut join = PartitionedJoin::new(&device, plan).expect("memory");
     let temporary = join.make_file;
-    let failing: [fn(&Path) -> Result<DataFile, FileError>; 2] = [
+    let failing: [MakeFile; 2] = [
         |folder| DataFile::temporary(&folder.join("no/such/folder"), PageCache::Bypass),
         // It can be read alone.
         |_| DataFile::open(&std::env::current_exe().expect("it runs"), PageCache::Use),
