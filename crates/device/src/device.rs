@@ -514,7 +514,7 @@ impl Device {
     }
 }
 
-/// Returns the error of memory that cannot be pinned because a test injected it.
+/// Returns the error of an injected pin failure.
 fn injected(bytes: usize) -> RegisterError {
     RegisterError::Refused {
         bytes,

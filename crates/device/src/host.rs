@@ -8,14 +8,14 @@ pub(crate) fn host_memory_bytes() -> u64 {
     kib_of("MemTotal:").map_or(UNKNOWN_BYTES, |kib| kib.saturating_mul(1024))
 }
 
-/// Returns how many bytes of host memory this process can still take: those that the machine has available, or those
-/// that its container leaves if they are fewer. Returns `u64::MAX` if the system does not report them.
+/// Returns how many bytes of host memory this process can still allocate: the lesser of what the machine has
+/// available and what its container leaves. Returns `u64::MAX` if the system reports neither.
 pub fn available_host_bytes() -> u64 {
     let machine = kib_of("MemAvailable:").map_or(u64::MAX, |kib| kib.saturating_mul(1024));
     container_bytes().map_or(machine, |left| left.min(machine))
 }
 
-/// Returns how many bytes the container of this process leaves; `None` if it has no limit.
+/// Returns how many bytes the container of this process leaves; `None` if it has no memory limit.
 fn container_bytes() -> Option<u64> {
     let read = |name| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
     left_of(
@@ -25,15 +25,16 @@ fn container_bytes() -> Option<u64> {
     )
 }
 
-/// Returns how many bytes a container leaves, by the texts of its limit, its use and its statistics; `None` if it has
-/// no limit.
+/// Returns how many bytes a container leaves, from the contents of `memory.max`, `memory.current` and `memory.stat`;
+/// `None` if it has no limit.
 fn left_of(max: &str, current: &str, statistics: &str) -> Option<u64> {
     let (limit, used) = (number(max, "")?, number(current, "")?);
-    // The system gives up cached pages of files when memory is needed, but not those of tmpfs and of shared memory.
+    // The kernel reclaims cached pages of files when memory is short, but not those of tmpfs and shared memory.
     let cached = number(statistics, "file ")?.saturating_sub(number(statistics, "shmem ")?);
     Some(limit.saturating_sub(used.saturating_sub(cached)))
 }
 
+/// Returns the KiB of a line of `/proc/meminfo`; `None` if it is missing.
 fn kib_of(key: &str) -> Option<u64> {
     number(&fs::read_to_string("/proc/meminfo").ok()?, key)
 }

@@ -16,10 +16,10 @@ pub enum IndexError {
         /// Number of slots.
         slots: u64,
     },
-    /// A row is too far away from the slot of its hash. The caller makes a larger table, or builds it from the other
-    /// side if one key has thousands of rows.
+    /// A row finds no free slot near that of its hash. The caller makes a larger table or, if one key has thousands
+    /// of rows, builds it from the other side.
     #[error(
-        "no slot is free among the {steps} from a row's own on: the table is too full, or a key has thousands of rows \
+        "no slot is free among the {steps} that a row may take: the table is too full, or a key has thousands of rows \
          and should be on the probe side"
     )]
     ChainTooLong {

@@ -173,7 +173,7 @@ impl Slices {
     }
 }
 
-/// The slice that each partition has of a run. Clones are the same.
+/// The slices of a run, one for each partition. Clones share memory.
 #[derive(Debug, Clone)]
 struct RunSlices {
     /// For kernels.
@@ -182,7 +182,7 @@ struct RunSlices {
     known: Arc<[Slice]>,
 }
 
-/// Returns the bytes of a run that have the rows of some of its slices, which follow each other.
+/// Returns the byte range of a run that contains the rows of adjacent slices; empty if they have none.
 fn bytes_of(slices: &[Slice], width: Width) -> Range<u64> {
     let (Some(first), Some(last)) = (slices.first(), slices.last()) else {
         return 0..0;
@@ -262,7 +262,7 @@ impl DevicePartitions {
         (self.shape.width, self.shape.bits)
     }
 
-    /// Asserts that kernels of a device may read some partitions of the side.
+    /// Asserts that kernels of a device can read all rows of these partitions.
     fn assert_reaches(&self, cuda: &Cuda, partitions: &Range<usize>) {
         for run in &self.runs {
             run.rows.assert_reaches(cuda);
@@ -282,7 +282,7 @@ impl DevicePartitions {
     /// Returns where kernels find a run in its column.
     fn place(&self, run: usize) -> Run {
         let run = &self.runs[run];
-        // The column begins at `first` of the run.
+        // The column starts `first` bytes into the run.
         let address = run.rows.pointer().address().wrapping_sub(run.first);
         Run {
             rows: DevicePointer::new(address),
@@ -419,8 +419,9 @@ impl PartitionJoin {
     /// memory is too small, or the device fails.
     ///
     /// # Panics
-    /// If the sides differ in width or in the number of partitions, have fewer, or lack rows of these; if memory is too
-    /// small, begins at no multiple of 16 or is that of another device, for sides one that this device does not reach.
+    /// If the sides differ in width or in the number of partitions, or lack some of these partitions or of their
+    /// rows; if memory is too small, is not aligned to 16 bytes, or belongs to another device (a side: to one that
+    /// this device does not reach).
     pub fn new(
         cuda: &Cuda,
         (build, probe): (DevicePartitions, DevicePartitions),

@@ -15,7 +15,7 @@ use forebay_movement::{Feed, Slots, Source, Unread};
 pub struct PinnedColumns {
     keys: Arc<HostRegistration<AlignedBytes>>,
     payloads: Arc<HostRegistration<AlignedBytes>>,
-    /// The bytes of each column, in its memory.
+    /// Byte range of each column in its memory.
     range: Range<usize>,
 }
 
@@ -88,8 +88,8 @@ impl PinnedColumns {
         [&self.keys, &self.payloads].map(|column| RegisteredPart::new(column, begin..end))
     }
 
-    /// Returns some of the chunks in which a ring with slots of `slot_bytes` bytes moves the side, as a side. Those
-    /// beyond the last one are left out.
+    /// Returns the part of the side that a ring with slots of `slot_bytes` bytes moves in these chunks. Chunks beyond
+    /// the last one are ignored.
     pub(crate) fn chunks(&self, slot_bytes: usize, chunks: Range<usize>) -> PinnedColumns {
         let at = |chunk: usize| (self.range.start + chunk * slot_bytes / 2).min(self.range.end);
         PinnedColumns {

@@ -81,17 +81,17 @@ impl<'a> Crew<'a> {
     /// Checks that the join continues, as [`Crew::may_continue`] does.
     ///
     /// # Errors
-    /// If it does not. The error that ended the join is that of [`Crew::end`].
+    /// If the join must end. [`Crew::end`] returns the cause.
     pub(crate) fn check(&self) -> Result<(), JoinError> {
         let reason = StopReason::Cancelled;
         let stopped = || JoinError::from(Stopped { reason });
         self.may_continue().then_some(()).ok_or_else(stopped)
     }
 
-    /// Does the first work on a thread, and the second one at the same time. Blocks until both have ended.
+    /// Runs `first` on a new thread and `second` on the caller's at the same time. Blocks until both have ended.
     ///
     /// # Errors
-    /// The first error of both, which the other work finds by [`Crew::may_continue`]; if the system refuses the thread.
+    /// The first error of either, of which [`Crew::may_continue`] tells the other; if the system refuses the thread.
     pub(crate) fn beside<A: Send, B>(
         self,
         first: impl FnOnce(&Crew<'_>) -> A + Send,

@@ -22,7 +22,7 @@ pub(crate) struct RunMemory {
     pub(crate) resident: Vec<DeviceView<u8>>,
     /// Device memory of runs that are written back, in turn, with the last copy from each.
     pub(crate) buffers: Vec<(DeviceView<u8>, Option<Arc<Event>>)>,
-    /// Where those are written to: a part for each run.
+    /// Host memory to which the buffers are copied: a part for each run.
     pub(crate) spill: Vec<SpillPart>,
     /// The stream of the copies.
     pub(crate) stream: Stream,
@@ -45,14 +45,14 @@ pub(crate) struct DivideChunks {
 struct State {
     slices: Slices,
     memory: RunMemory,
-    /// Index in the slices of the run of the first chunk.
+    /// Index of the run of the first chunk, in the slices.
     first: usize,
     /// The runs of all chunks.
     runs: Vec<Option<Place>>,
 }
 
 impl DivideChunks {
-    /// Returns a consumer of chunks of which each becomes one of these runs, in order.
+    /// Returns a consumer that makes each chunk one of these runs, in order.
     pub(crate) fn new(slices: Slices, runs: &Range<usize>, memory: RunMemory) -> DivideChunks {
         let state = State {
             slices,

@@ -19,7 +19,7 @@ pub enum JoinError {
         /// Bytes that it may use.
         given: u64,
     },
-    /// The runs that do not fit in device memory need too much host memory, or those on disk pass through too little.
+    /// Host memory is too small for the runs that spill or, with a folder, to pass them to disk.
     #[error(
         "a join in partitions needs {needed} bytes of host memory to spill to, and may use {given}; allow more{}",
         or_folder(*has_folder)
@@ -29,21 +29,21 @@ pub enum JoinError {
         needed: u64,
         /// Bytes that it may use.
         given: u64,
-        /// Whether a folder is named for what does not fit there.
+        /// Whether there is a folder for the runs that do not fit.
         has_folder: bool,
     },
     /// The host has too little memory left.
-    #[error("a join needs {needed} bytes of host memory, of which {available} are available")]
+    #[error("a join needs {needed} bytes of host memory; {available} bytes are available")]
     HostMemory {
         /// Bytes that it needs.
         needed: u64,
-        /// Bytes that the process can still take.
+        /// Bytes that the process can still allocate.
         available: u64,
     },
-    /// A GPU cannot read what another one has.
+    /// A GPU cannot access the memory of another one.
     #[error(
-        "device {device} does not reach the memory of {other} (no peer access), so that they cannot join sides of which \
-         each has a part; join on one of them"
+        "device {device} cannot access the memory of {other} (no peer access), so they cannot join together; use one \
+         of them"
     )]
     NoPeers {
         /// Name of the device.
@@ -85,7 +85,7 @@ pub enum JoinError {
     Stopped(#[from] Stopped),
 }
 
-/// Returns what to do, beside allowing more, if host memory is too small.
+/// Returns the second remedy if host memory is too small: a folder, if there is none.
 fn or_folder(has_folder: bool) -> &'static str {
     match has_folder {
         true => "",

@@ -59,10 +59,11 @@ fn on_gpus<I: Send + 'static, T: Send + 'static>(
     })
 }
 
-/// Calls a function with the index and the input of each GPU at once, on a thread each. Blocks until all have ended.
+/// Calls a function for all GPUs at once, each on its own thread, with the index and the input of the GPU. Blocks
+/// until all have ended.
 ///
 /// # Errors
-/// The first error or panic. The others end earlier if they ask the crew.
+/// The first error or panic. The other calls end early if they check the crew.
 fn at_once<I: Send, T: Send>(
     inputs: Vec<I>,
     stop: &Stop,
@@ -154,7 +155,7 @@ fn check_reach(devices: &[Arc<Device>]) -> Result<(), JoinError> {
     }
 }
 
-/// Returns the names of the first GPU and another one for which a condition holds.
+/// Returns the names of the first pair of GPUs for which a condition holds.
 fn first_pair(
     devices: &[Arc<Device>],
     holds: impl Fn(&Device, &Device) -> bool,
@@ -217,8 +218,8 @@ fn divided(
     Ok(DevicePartitions::new(cuda, slices, runs, &stream)?)
 }
 
-/// Joins some partitions on a GPU. Returns the matches and the number of tables. If the crew knows an error, ends
-/// early without any.
+/// Joins some partitions on a GPU. Returns the matches and the number of tables; zeros if the crew must end. The
+/// error is then that of the crew.
 fn join_some(
     crew: &Crew<'_>,
     device: &Device,

@@ -44,16 +44,16 @@ pub struct PartitionedJoin {
     plan: JoinPlan,
     ring: StagingRing,
     memory: JoinMemory,
-    /// `None` after a join that failed. The next one pins new memory.
+    /// Pinned host memory; `None` after a join that failed. The next one pins new memory.
     host: Option<HostMemory>,
-    /// Makes a temporary file in a folder. Tests put a function here whose file cannot be written.
+    /// Creates a temporary file in a folder. Tests replace it by a function whose file cannot be written.
     pub(crate) make_file: MakeFile,
 }
 
 /// Pinned host memory of a join.
 #[derive(Debug)]
 struct HostMemory {
-    /// For the runs that stay there.
+    /// For the runs that stay in host memory.
     runs: Spill,
     /// Runs pass through these to disk: while the runs in one are written, the next go to the other. In the second
     /// pass, the rows in one are joined while the next are read into the other.
@@ -156,12 +156,12 @@ impl PartitionedJoin {
     }
 
     /// Joins both sides. Blocks; must not be called on an async worker thread or on a device's thread. Runs on disk are
-    /// in a file without a name, whose room is free again after the call, or when the process ends.
+    /// in an unnamed file, whose disk space is freed after the call or when the process ends.
     ///
     /// # Errors
     /// The first error: if a key has more than about 4,096 rows in one table, the join is stopped, the disk is full or
-    /// fails, or the device is lost; after a join that failed, also if the host cannot pin as much memory again. The
-    /// next call joins again, unless the device is lost.
+    /// fails, or the device is lost; after a join that failed, also if the host cannot pin as much memory again. A
+    /// later call can succeed, unless the device is lost.
     ///
     /// # Panics
     /// If a side has other rows than the plan says.
@@ -237,15 +237,15 @@ impl PartitionedJoin {
         }
     }
 
-    /// Divides host memory into parts of a run each; one part if it is empty.
+    /// Splits host memory into parts of the size of a run; one part if it is empty.
     fn parts(&self, memory: Spill) -> Vec<SpillPart> {
         let run_bytes = self.plan.run_bytes() as usize;
         let cuts: Vec<usize> = (run_bytes..memory.len()).step_by(run_bytes).collect();
         Part::divide(memory, &cuts)
     }
 
-    /// Brings chunks of a side to the GPU, which divides them into these runs. Returns them and the memory that is
-    /// left.
+    /// Brings chunks of a side to the GPU, which divides them into these runs. Returns the runs and the memory that
+    /// is left.
     fn divide(
         &mut self,
         chunks: &PinnedColumns,
@@ -474,7 +474,7 @@ struct Half {
 }
 
 impl Half {
-    /// Writes all runs. Blocks. Returns the half, which is free. An error is one of the crew.
+    /// Writes all runs. Blocks. Returns the half with all its parts free. An error goes to the crew.
     fn write(mut self, file: &RunFile, crew: &Crew<'_>) -> Half {
         file.write(&self.full, crew);
         let written = self.full.drain(..).map(|(_, part)| part);
@@ -483,7 +483,7 @@ impl Half {
     }
 }
 
-/// Reads a load, if there is one, into a half of the memory. Blocks. An error is one of the crew.
+/// Reads a load, if there is one, into a half of the memory. Blocks. An error goes to the crew.
 fn read(file: Option<&RunFile>, load: Option<&Load>, half: &mut Spill, crew: &Crew<'_>) {
     if let (Some(file), Some(load)) = (file, load) {
         file.read(load, half, crew);
@@ -546,7 +546,7 @@ pub(crate) fn check_host_memory(needed: u64) -> Result<(), JoinError> {
 /// If the host has too little memory, the driver cannot pin it, or the device is lost.
 pub(crate) fn pinned(device: &Device, bytes: u64) -> Result<Spill, JoinError> {
     if let DeviceState::Lost { why } = device.state() {
-        // The driver would refuse to pin, or pin for nothing.
+        // The driver would refuse, or pin memory that no join can use.
         return Err(JoinError::lost(device, why));
     }
     check_host_memory(bytes)?;
@@ -562,7 +562,7 @@ pub(crate) fn pinned(device: &Device, bytes: u64) -> Result<Spill, JoinError> {
                     .step_by(PAGE_BYTES)
                     .for_each(|byte| *byte = 0)
             };
-            // Pinning accesses the pages of a thread that the system refuses.
+            // If the system refuses a thread, pinning accesses its pages.
             let _ = Builder::new().spawn_scoped(scope, zero);
         }
     });

@@ -2,11 +2,11 @@
 //!
 //! [`PartitionedJoin`] brings both sides, which lie in pinned host memory, through the staging ring to a GPU. The GPU
 //! divides each chunk into partitions by the hash of the keys. Most of the runs that this makes do not fit in device
-//! memory: the copy engine writes them back to pinned host memory, while the next chunks arrive. From there, those that
-//! do not fit go to a file. Then each partition is joined by a table in device memory; kernels read its rows where they
-//! are, those of the file in pinned host memory. So each row crosses the bus three times at most, in both directions at
-//! once during the first pass. The method is that of Triton (Lutz et al., SIGMOD 2022), whose partitions lie in host
-//! memory that a GPU reaches through NVLink.
+//! memory: the copy engine writes them back to pinned host memory, while the next chunks arrive. Runs that do not fit
+//! there pass through it to a file. Then each partition is joined by a table in device memory; kernels read its rows
+//! where they are, and rows of the file from pinned copies. So each row crosses the bus three times at most, in both
+//! directions at once during the first pass. The method is that of Triton (Lutz et al., SIGMOD 2022), whose
+//! partitions lie in host memory that a GPU reaches through NVLink.
 //!
 //! [`join_in_partitions`] and [`InterleavedJoin`] join sides of which each of several GPUs has some rows.
 //!

@@ -5,7 +5,7 @@ use std::ops::Range;
 use forebay_device::PAGE_BYTES;
 
 /// Some partitions that are joined together, and what is read from disk for them. Of a partition that is larger than
-/// the memory, each load has some runs of both sides: all pairs of runs are in one load.
+/// the memory, each load has some runs of both sides, and each pair of runs is in exactly one load.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) partitions: Range<usize>,
@@ -16,9 +16,9 @@ pub(crate) struct Load {
 /// The rows of a side that a load joins.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LoadOfSide {
-    /// Whether those of the runs in memory are among them.
+    /// Whether the rows of the runs in memory are among them.
     pub(crate) with_memory: bool,
-    /// Those on disk.
+    /// The rows on disk.
     pub(crate) pages: Vec<Pages>,
 }
 
@@ -37,8 +37,8 @@ pub(crate) struct Pages {
 
 /// Returns the loads of all partitions, for runs on disk of the build side and of the probe side.
 ///
-/// `bytes` returns the bytes that a run of a side has of some partitions. A load has at most `room` bytes, if that is
-/// as much as two runs have.
+/// `bytes` returns the byte range of some partitions in a run of a side. A load has at most `room` bytes, if two runs
+/// fit in these.
 pub(crate) fn loads(
     partitions: usize,
     runs: [usize; 2],
@@ -111,7 +111,7 @@ fn load(
     }
 }
 
-/// Divides runs, whose bytes are given, into as few ranges as possible of at most `room` bytes. Returns at least one.
+/// Splits runs, whose bytes are given, into as few ranges as possible of at most `room` bytes. Returns at least one.
 fn pieces(bytes: &[u64], room: u64) -> Vec<Range<usize>> {
     let mut pieces = Vec::new();
     let (mut begin, mut sum) = (0, 0);
@@ -126,7 +126,7 @@ fn pieces(bytes: &[u64], room: u64) -> Vec<Range<usize>> {
     pieces
 }
 
-/// Returns the whole pages around some bytes; none around none.
+/// Returns the whole pages that contain some bytes; `0..0` if there are none.
 fn whole_pages(bytes: Range<u64>) -> Range<u64> {
     let page = PAGE_BYTES as u64;
     match bytes.is_empty() {

@@ -19,7 +19,7 @@ const TABLE_FRACTION: u64 = 16;
 const OTHER_BYTES: u64 = 1 << 20;
 /// Minimum mean size of a read from disk, with which a drive reaches its full rate.
 const READ_BYTES: u64 = 512 << 10;
-/// Maximum padding of a run, one eighth of its rows, up to which partitions are made smaller for the disk.
+/// When partitions are made smaller for the disk, the padding of a run is at most its rows divided by this.
 const PADDING_FRACTION: u64 = 8;
 /// Minimum number of runs of each half of the memory through which runs pass to disk. All rows of a run of either side
 /// may be of one partition, and they are joined together.
@@ -55,8 +55,8 @@ pub struct JoinPlan {
     pub(crate) resident: usize,
     /// Number of runs in host memory.
     pub(crate) in_host: usize,
-    /// Number of runs for which each half of the memory has room through which the others pass to disk; 0 if there are
-    /// none.
+    /// Number of runs that fit in each half of the memory through which the other runs pass to disk; 0 if no run
+    /// does.
     pub(crate) half: usize,
     pub(crate) spill_directory: Option<PathBuf>,
 }
@@ -200,7 +200,7 @@ impl JoinPlan {
         [build, self.runs[1].min(room - build)]
     }
 
-    /// Returns their numbers of runs on disk.
+    /// Returns the numbers of runs of the build side and of the probe side on disk.
     pub(crate) fn on_disk(&self) -> [usize; 2] {
         let in_memory = self.in_memory();
         [0, 1].map(|side| self.runs[side] - in_memory[side])
@@ -219,16 +219,16 @@ impl JoinPlan {
     }
 }
 
-/// Returns the bytes of the memory of a run, in whole pages as reads and writes past the page cache need them.
+/// Returns the bytes of memory of a run: whole pages, as reads and writes past the page cache need them.
 fn run_bytes(run: RunShape) -> u64 {
     run.bytes().next_multiple_of(PAGE_BYTES as u64)
 }
 
-/// Returns how many of the runs that spill stay in host memory, and how many each half of the memory has room for
-/// through which the others pass to disk.
+/// Returns how many of the runs that spill stay in host memory, and how many fit in each half of the memory through
+/// which the others pass to disk.
 ///
 /// # Errors
-/// [`JoinError::TooLittleHostMemory`].
+/// [`JoinError::TooLittleHostMemory`] if `host_bytes` are too few.
 fn host_runs(
     spilled: usize,
     run: RunShape,
@@ -250,7 +250,7 @@ fn host_runs(
             has_folder: options.spill_directory.is_some(),
         });
     }
-    // The rows that runs have of a partition differ: there is room for twice the mean.
+    // Slices of a partition differ in size: there is room for twice the mean.
     let of_read = READ_BYTES.max(2 * bytes / run.partitions() as u64);
     let of_reads = (spilled as u64 * of_read).div_ceil(bytes) as usize;
     let half = of_reads.min(room / 4).max(HALF_RUNS_MIN);

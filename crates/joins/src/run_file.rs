@@ -9,7 +9,7 @@ use crate::JoinError;
 use crate::crew::Crew;
 use crate::loads::Load;
 
-/// Threads that read and write: as many operations are in flight.
+/// Maximum number of threads that read and write, and so of operations in flight.
 const THREADS: usize = 8;
 /// Maximum size of a read or write. A stopped join waits for those in flight.
 const PIECE_BYTES: usize = 4 << 20;
@@ -27,8 +27,8 @@ impl RunFile {
         RunFile { file, run_bytes }
     }
 
-    /// Writes runs to their places, which their indexes in the file tell. Blocks. If the disk is full or fails, that is
-    /// an error of the crew.
+    /// Writes runs, each of which comes with its index in the file. Blocks. If the disk is full or fails, the error
+    /// goes to the crew.
     pub(crate) fn write<M: Deref<Target = [u8]>>(&self, runs: &[(usize, M)], crew: &Crew<'_>) {
         let mut pieces: Vec<(u64, &[u8])> = Vec::new();
         for (run, bytes) in runs {
@@ -40,8 +40,8 @@ impl RunFile {
         });
     }
 
-    /// Waits for the drive if the file system writes through the page cache: an error of such a write is known only
-    /// then, and pages that are not on the drive would be read as zeros. Called after all writes.
+    /// Waits for the drive if the file system writes through the page cache: errors of such writes are known only
+    /// then, and what was not written could read as zeros. Called after all writes.
     ///
     /// # Errors
     /// If the disk is full or fails.
@@ -52,7 +52,7 @@ impl RunFile {
         }
     }
 
-    /// Reads the pages of a load into the memory from its first byte on. Blocks. If the disk fails, that is an error of
+    /// Reads the pages of a load into the memory from its first byte on. Blocks. If the disk fails, the error goes to
     /// the crew.
     ///
     /// # Panics
@@ -72,7 +72,7 @@ impl RunFile {
     }
 }
 
-/// Works on all pieces, on several threads of a crew, until it has an error. Blocks until these have ended.
+/// Processes pieces on several threads of a crew, until none is left or the crew must end. Blocks.
 fn each<P: Send>(
     pieces: Vec<P>,
     crew: &Crew<'_>,

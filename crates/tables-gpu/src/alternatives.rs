@@ -23,8 +23,8 @@ use crate::work::NOT_THERE;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Returns the rows of a plan whose fragments a device computes. If it does not compute one of them, the operator of
-/// the CPU that returns the same runs instead: it reads the rows once, the fragments several times.
+/// Returns the rows of a plan whose fragments a device computes. If the device does not compute one of them, the
+/// CPU's plan runs instead. It reads the tables once, where the CPU would read them for each fragment.
 #[derive(Debug)]
 pub(crate) struct AlternativesExec {
     cpu: Plan,
@@ -37,7 +37,7 @@ impl AlternativesExec {
     /// Returns the operator.
     ///
     /// # Errors
-    /// If the CPU reads tables for the fragments.
+    /// If the CPU reads a table for the plan of fragments.
     pub(crate) fn new(
         cpu: Plan,
         fragments: &Plan,
@@ -61,15 +61,15 @@ fn uppermost(plan: &Plan) -> Vec<&Plan> {
     }
 }
 
-/// Returns the fragment of a plan that ran which the device did not compute; `None` if it computed all.
+/// Returns the fragment that the device did not compute when the plan ran; `None` if it computed all.
 fn failed(plan: &Plan) -> Option<&GpuFragmentExec> {
-    // A fragment below is the cause.
+    // A failed fragment below it is the cause.
     let below = plan.children().into_iter().find_map(failed);
     let own = plan.downcast_ref::<GpuFragmentExec>();
     below.or_else(|| own.filter(|it| it.reason().is_some()))
 }
 
-/// Returns whether the CPU had too little memory to join the parts. Its own plan may write groups to the disk.
+/// Returns whether the CPU had too little memory to join the parts. The CPU's plan can spill groups to disk.
 fn is_exhausted(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
@@ -141,7 +141,7 @@ impl ExecutionPlan for AlternativesExec {
             let reason = failed.and_then(GpuFragmentExec::reason).cloned();
             let reason = reason.unwrap_or_else(|| Reason::new("too little memory for its groups"));
             if reason == Reason::new(NOT_THERE) {
-                // Each fragment tells which columns it wants to have there, so that a later run finds all of them.
+                // Each fragment asks for its columns when it starts, so that a later run finds all of them.
                 for fragment in all {
                     let mut rows = fragment.execute(0, Arc::clone(&context))?;
                     drop(rows.next().await);

@@ -19,7 +19,7 @@ use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use crate::fragment::{Exprs, column_of};
 use crate::reason::Reason;
 
-/// Maximum number of parts. Each reads the rows, and the CPU reads them once for all.
+/// Maximum number of parts. Each part reads all rows, and the CPU would read them only once.
 const PARTS_MAX: usize = 8;
 
 type Plan = Arc<dyn ExecutionPlan>;
@@ -70,10 +70,10 @@ pub(crate) fn parts(first: &AggregateExec) -> Result<Vec<Part>> {
     }
 }
 
-/// The keys by whose hash rows are in partitions, by their indexes, and the number of partitions.
+/// Indexes of the keys by whose hash rows are partitioned, and the number of partitions.
 pub(crate) type Hashed = (Vec<usize>, usize);
 
-/// Returns how the rows of an aggregate are in partitions; `None` if not by hashes of keys.
+/// Returns how the rows of an aggregate are partitioned; `None` if not by a hash of its keys.
 pub(crate) fn hashed(aggregate: &AggregateExec) -> Option<Hashed> {
     let Partitioning::Hash(by, count) = &aggregate.properties().partitioning else {
         return None;

@@ -81,7 +81,7 @@ pub(crate) struct Domain {
     has_nulls: bool,
     /// NULL and the values, for all files or for each.
     values: Vec<ArrayRef>,
-    /// The texts of each file; none of numbers.
+    /// The texts of each file; empty if the values are numbers.
     texts: Vec<Arc<Texts>>,
     /// Set when the statement ends.
     stop: Arc<AtomicBool>,
@@ -99,7 +99,7 @@ impl Domain {
         Domain::up_to(expr, scanned, ALL_VALUES_MAX)
     }
 
-    /// Returns the domain of a key. If that is a column, nothing is computed of its values, and they may be many.
+    /// Returns the domain of a key. If the key is a column, nothing is computed of its values, so there may be many.
     ///
     /// # Errors
     /// As [`Domain::of`].

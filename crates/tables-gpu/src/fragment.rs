@@ -335,7 +335,7 @@ impl Fragment {
         let mut next = self.clone();
         for source in &repeated.same_keys {
             let join = next.rows.join_of(*source)?;
-            // What is found above rows that were not all stored may be wrong.
+            // A mark above a join whose rows were not all stored may be wrong: the next run tells.
             let mut others = repeated.same_keys.iter();
             if others.all(|other| join.rows.join_of(*other).is_none()) {
                 join.repeats = join.is_unique().then_some(true)?;

@@ -1,4 +1,4 @@
-//! Columns of texts with many values, of which queries need not all.
+//! Columns of texts with many values, kept in the forms that queries need.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -17,7 +17,8 @@ pub(crate) enum Place {
     Host,
     /// Searches read the texts, in memory of the engine.
     Engine,
-    /// Kernels read the numbers of the texts, as of a column with few different ones. Nothing is computed of each text.
+    /// Kernels read the numbers of the texts, as of a column with few different ones. The CPU computes nothing of
+    /// each text.
     Dictionary,
 }
 

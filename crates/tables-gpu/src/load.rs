@@ -286,7 +286,7 @@ async fn load_file(
                 for ((key, expr), column) in keys.into_iter().zip(&wanted).zip(read) {
                     let is_dictionary = Kept::place_of(expr) == Some(Place::Dictionary);
                     if is_dictionary && texts > TEXTS_BYTES_MAX {
-                        // Those that it would drive away are of the same query.
+                        // It would evict columns of the same query.
                         columns.put_off(key);
                         outcome = Err(Reason::new(NO_ROOM));
                     } else {

@@ -40,8 +40,8 @@ pub(crate) struct GpuFragmentExec {
     options: GpuOptions,
     /// Tells the plan of the CPU from others.
     number: u64,
-    /// Whether the input may not run: the plan was kept, and the query is planned again instead, or the CPU has a
-    /// better plan.
+    /// Whether the input must not run: the plan was kept, so that the query is planned again instead, or the CPU has
+    /// a better plan.
     is_kept: bool,
     /// Whether the plans have run.
     have_plans_run: Arc<AtomicBool>,

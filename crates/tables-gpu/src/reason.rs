@@ -48,7 +48,7 @@ impl Reason {
         }
     }
 
-    /// Returns the reason that rows of joins are.
+    /// Returns the reason that rows of these sources repeat.
     pub(crate) fn of_joins(repeated: Repeated) -> Reason {
         let text = match repeated.many_rows.is_empty() {
             true => "several rows of a join have the same key",
@@ -60,7 +60,7 @@ impl Reason {
         }
     }
 
-    /// Returns the same reason as one that another run will have, too, since it is of rows that joins repeat.
+    /// Returns the same reason, marked as caused by rows that joins repeat: another run will fail, too.
     pub(crate) fn of_repeated_rows(self) -> Reason {
         Reason {
             repeated: Some(Repeated::default()),

@@ -358,7 +358,7 @@ impl Made {
         let mut text_bytes: usize = determined.chain(outputs).map(Values::text_bytes_max).sum();
         for (key, values) in self.groups.keys.iter().enumerate() {
             text_bytes += match values {
-                // A few of many texts.
+                // Only some of the texts are in groups.
                 Values::Array(all) if is_text(all.data_type()) && groups.len() < all.len() => {
                     let numbers = self.numbers(key, groups).collect();
                     Values::Array(values.take(numbers)?).text_bytes_max()

@@ -16,14 +16,14 @@ use parking_lot::Mutex;
 
 use crate::packed::Unpackable;
 
-/// Number of texts that are numbered at once, between looks at whether the statement has ended.
+/// Number of texts that are numbered between two checks of whether the statement has ended.
 const TEXTS_AT_ONCE: usize = 1 << 16;
-/// Bytes of the texts that a task has seen, above which it forgets them.
+/// Maximum bytes of the texts that a task has seen. Above it, the task forgets them.
 const SEEN_BYTES_MAX: usize = 32 << 20;
-/// Instead of the number of a NULL.
+/// The number of a NULL; no text has it.
 const NO_NUMBER: u32 = u32::MAX;
 
-/// The most texts that a dictionary may have, and their bytes.
+/// Maximum number of texts of a dictionary, and of their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TextsMax {
     pub(crate) count: usize,
@@ -31,12 +31,12 @@ pub(crate) struct TextsMax {
 }
 
 impl TextsMax {
-    /// Of columns of which the CPU may compute expressions once for each text.
+    /// For columns of which the CPU may compute expressions, once for each text.
     pub(crate) const FEW: TextsMax = TextsMax {
         count: if cfg!(test) { 1 << 10 } else { 1 << 18 },
         bytes: 16 << 20,
     };
-    /// Of columns of which queries need only groups.
+    /// For columns that queries use only as keys of groups.
     pub(crate) const MANY: TextsMax = TextsMax {
         count: if cfg!(test) { 1 << 13 } else { 1 << 24 },
         bytes: 512 << 20,
@@ -58,7 +58,7 @@ pub(crate) struct Texts {
     bytes: OnceLock<usize>,
     /// A NULL and the texts behind it.
     behind_null: OnceLock<StringViewArray>,
-    /// The last files of which this is the first, and their texts numbered together.
+    /// The latest files that were numbered together and of which this is the first, with their common numbers.
     together: Mutex<Option<(Files, Arc<Together>)>>,
     together_bytes: AtomicUsize,
 }
@@ -116,7 +116,7 @@ impl Texts {
         let together = Arc::new(numbered(files, has_nulls, stop)?);
         let of_files: usize = files.iter().map(|it| it.count() * size_of::<u32>()).sum();
         let bytes = together.values.get_array_memory_size() + of_files;
-        // The weak pointers keep their addresses from other files.
+        // The weak pointers keep these addresses from being used for other files.
         let known = files.iter().map(Arc::downgrade).collect();
         *first.together.lock() = Some(((known, has_nulls), Arc::clone(&together)));
         first.together_bytes.store(bytes, Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl Texts {
         self.texts.len()
     }
 
-    /// Returns about the bytes in host memory.
+    /// Returns the approximate number of bytes in host memory.
     pub(crate) fn host_bytes(&self) -> usize {
         let together = self.together_bytes.load(Ordering::Relaxed);
         self.bytes() + self.count() * size_of::<u128>() + together
@@ -204,7 +204,7 @@ pub(crate) struct Dictionary {
     count: usize,
     bytes: usize,
     max: TextsMax,
-    /// What is taken of the memory of queries until the texts are those of a column.
+    /// Reservation in the memory pool of queries, until the texts are those of a column.
     memory: Option<MemoryReservation>,
 }
 
@@ -285,7 +285,7 @@ impl Default for Seen {
 }
 
 impl Seen {
-    /// Returns the numbers of texts of views; `None` of a NULL.
+    /// Returns the numbers of texts, an array of views; `None` for a NULL.
     ///
     /// # Errors
     /// If the dictionary has no room for those that are new.

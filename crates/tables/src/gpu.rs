@@ -150,7 +150,7 @@ pub const ALTERNATIVES_OPERATOR: &str = "AlternativesExec";
 pub struct PlanAgain;
 
 impl PlanAgain {
-    /// Returns whether an error of a plan is this one of an operator.
+    /// Returns whether an operator's error of this type caused the error of a plan.
     pub fn is_cause_of(error: &DataFusionError) -> bool {
         match error.find_root() {
             DataFusionError::External(error) => error.is::<PlanAgain>(),

@@ -197,7 +197,7 @@ fn joins(plan: &Arc<dyn ExecutionPlan>) -> bool {
     is_join || inputs(plan).any(joins)
 }
 
-/// Returns the inputs of an operator above fragments that may be kept; none of a fragment.
+/// Returns the inputs of an operator above fragments, without the CPU's alternative; none of a fragment.
 fn inputs(plan: &Arc<dyn ExecutionPlan>) -> impl Iterator<Item = &Arc<dyn ExecutionPlan>> {
     let left_out = match plan.name() {
         GPU_OPERATOR => usize::MAX,

@@ -371,7 +371,7 @@ fn check(args: &JoinsArgs, section: Section, no_gpu: Option<&str>) -> Result<()>
     Ok(())
 }
 
-/// Returns whether a section has one of the named values; true if none is named.
+/// Returns whether a section has one of the named values; `true` if none is named.
 fn has_named<T: PartialEq>(named: &[T], own: &[T]) -> bool {
     named.is_empty() || named.iter().any(|value| own.contains(value))
 }

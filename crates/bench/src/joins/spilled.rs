@@ -19,7 +19,7 @@ use super::{DEVICE_BYTES, JoinsArgs, RING_SLOTS, Session, Table, has_named, hybr
 
 /// Device memory beside that of the join: a table's bits and totals.
 const OTHER_BYTES: u64 = 64 << 20;
-/// Host memory of a join that may use what both sides leave, until that is known.
+/// Stands for the host memory that both sides leave, until it is known.
 const ALL_HOST_BYTES: u64 = u64::MAX;
 
 /// What is joined, and with what memory.
@@ -105,7 +105,7 @@ fn workload(build_rows: u64, probe_rows: u64) -> Workload {
     }
 }
 
-/// Measures the join in partitions and with a hybrid table, or only what is named.
+/// Measures the join in partitions and with a hybrid table, or only the named one.
 pub(super) fn measure(session: &mut Session, mut spilled: Spilled) -> Result<()> {
     let (workload, device_bytes) = (spilled.workload, spilled.options.device_bytes);
     let in_partitions = session.tables.contains(&Table::Partitioned);

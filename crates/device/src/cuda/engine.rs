@@ -406,7 +406,7 @@ impl Cuda {
         })
     }
 
-    /// Fails if a test injected that the host cannot pin memory.
+    /// Returns an error if a test injected a pin failure.
     fn check_pin(&self, bytes: usize) -> Result<(), JobFailure> {
         if self.shared.faults.take_pin_failure() {
             let code = DeviceFault::Injected.to_string();

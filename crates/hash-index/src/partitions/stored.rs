@@ -1,4 +1,4 @@
-//! Runs that kernels cannot read where they are.
+//! Runs that are stored where kernels cannot read them.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use super::{
 };
 use crate::column::Column;
 
-/// Runs of a side that are stored where kernels cannot read them, such as in a file. Joins of some of their partitions
-/// read copies.
+/// Runs of a side that are stored where kernels cannot read them, such as in a file. A join of some partitions reads
+/// copies.
 #[derive(Debug)]
 pub struct StoredRuns {
     shape: RunShape,
@@ -41,18 +41,18 @@ impl StoredRuns {
         })
     }
 
-    /// Returns the bytes of a run that have the rows of some partitions; empty if it has none of these.
+    /// Returns the byte range of a run that contains the rows of these partitions; empty if it has none.
     ///
     /// # Panics
-    /// If there is no such run, or there are fewer partitions.
+    /// If the run or a partition does not exist.
     pub fn bytes(&self, run: usize, partitions: Range<usize>) -> Range<u64> {
         bytes_of(&self.runs[run].known[partitions], self.shape.width)
     }
 
-    /// Returns the side that copies make, for a join of partitions whose rows these copies have.
+    /// Returns a side made of copies, for a join of partitions whose rows are all in these copies.
     ///
     /// # Panics
-    /// If there is no such run, or memory does not begin at a multiple of 16.
+    /// If a run does not exist, or a copy or its offset in the run is not aligned to 16 bytes.
     pub fn loaded(&self, copies: impl IntoIterator<Item = LoadedRows>) -> DevicePartitions {
         let run = |copy: LoadedRows| {
             assert_is_aligned(copy.rows.pointer());

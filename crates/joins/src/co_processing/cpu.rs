@@ -56,8 +56,8 @@ impl Cpu<'_> {
     /// Builds a table or waits for a copy, and probes it with the rows that it takes.
     ///
     /// # Errors
-    /// If host memory is too small, a row cannot be inserted, or the device of the copied table is lost. The crew
-    /// knows the errors of threads.
+    /// If host memory is too small, a row cannot be inserted, or the device of the copied table is lost. Errors of
+    /// threads go to the crew.
     pub(super) fn work(&self, table: CpuTable) -> Result<CpuPart, JoinError> {
         match table {
             CpuTable::Own => self.with_own_table(),

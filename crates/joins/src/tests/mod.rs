@@ -71,8 +71,8 @@ fn plan(width: Width, rows: [u64; 2], device_bytes: u64) -> JoinPlan {
     JoinPlan::new(width, rows, options).expect("enough memory")
 }
 
-/// Returns the plan with at most these numbers of runs in device memory and in host memory, and the others on disk. They
-/// pass through halves of `half` runs.
+/// Returns the plan with at most these numbers of runs in device memory and in host memory, and the others on disk.
+/// They pass through halves of `half` runs.
 fn placed(plan: &JoinPlan, [resident, in_host, half]: [usize; 3]) -> JoinPlan {
     let resident = resident.min(plan.resident);
     let spilled = plan.runs.iter().sum::<usize>() - resident;

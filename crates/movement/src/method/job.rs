@@ -95,7 +95,7 @@ pub(super) fn answer<T>(
     let answer = receiver.recv();
     let answer = answer.unwrap_or_else(|_| Err(MoveError::lost(device, device.state())));
     answer.map_err(|error| match error {
-        // The job that was dropped does not know the fault.
+        // A dropped job does not know the fault.
         MoveError::DeviceLost { .. } => MoveError::if_lost(device).unwrap_or(error),
         error => error,
     })

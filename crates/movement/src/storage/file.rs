@@ -68,11 +68,11 @@ impl DataFile {
         DataFile::open_with(path, cache, options, libc::O_NOFOLLOW)
     }
 
-    /// Creates a file without a name in a folder, for reading and writing. Its room on the drive is free again when the
-    /// value is dropped, or the process ends for whatever reason. Its path is that of the folder.
+    /// Creates an unnamed file in a folder, for reading and writing. Its disk space is freed when the value is
+    /// dropped or the process ends, even by `kill -9`. Its path is that of the folder.
     ///
     /// # Errors
-    /// If there is no such folder, or it may not be written.
+    /// If the folder does not exist or is not writable.
     pub fn temporary(folder: &Path, cache: PageCache) -> Result<DataFile, FileError> {
         let made = tempfile::tempfile_in(folder);
         let buffered = made.map_err(|error| FileError::new(folder, 0, FileCause::of(error)))?;
@@ -93,7 +93,7 @@ impl DataFile {
         DataFile::of(path, buffered, cache, options)
     }
 
-    /// Returns an open file, which these options open again past the page cache.
+    /// Wraps an open file. With [`PageCache::Bypass`], opens it again past the page cache with these options.
     fn of(
         path: &Path,
         buffered: File,

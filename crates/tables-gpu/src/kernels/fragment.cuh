@@ -46,9 +46,9 @@ __device__ inline u32 kept_by(const Fragment& f, Columns& columns, Joined (&join
     return kept & wanted;
 }
 
-// Returns which rows of this thread an outer join with a condition keeps in a turn: those with a match that meets it,
-// and those that have had none and have no more. `more` are the rows with more, and `matched` those that have had
-// one, to which this adds those of the turn.
+// Returns which rows of this thread an outer join with a condition keeps in this turn: those whose match meets the
+// condition, and those at their last match if none has met it. `more` are the rows with further matches. `matched`
+// are the rows with a match that has met the condition; this adds those of the turn.
 template <u32 kJoin>
 __device__ inline u32 matched_or_last(const Joined (&joined)[kRows], u32 more, u32& matched) {
     u32 now = 0;

@@ -118,7 +118,7 @@ const AGGREGATES: &[&str] = &[
     "count(*)",
     "count(DISTINCT i4)",
     "sum(DISTINCT i4)",
-    "count(DISTINCT i4), count(DISTINCT i8)",
+    "count(DISTINCT i4), count(DISTINCT i8), sum(i8)",
     "count(DISTINCT name), sum(DISTINCT price) FILTER (WHERE ok), avg(price)",
     "sum(i4) FILTER (WHERE ok)",
     "sum(price * (1 - wide))",
