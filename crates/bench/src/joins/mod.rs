@@ -65,8 +65,8 @@ pub struct JoinsArgs {
     /// `figures` have workloads of their own.
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
     pub workloads: Vec<Tuples>,
-    /// Measure only these sections. The default is `device,pinned,cpu`. The others are measured one in a run, because
-    /// each needs the memory that a second section would hold.
+    /// Measure only these sections. The default is `device,pinned,cpu`. Each of the others must be named alone, because
+    /// it needs the memory that a second section would hold.
     #[arg(long, value_name = "SECTION", value_delimiter = ',')]
     pub only: Vec<Section>,
     /// Measure only these tables.
@@ -79,8 +79,8 @@ pub struct JoinsArgs {
     /// Device memory that a join may use, in the section `spilled`. The default is 8G.
     #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
     pub device_bytes: Option<usize>,
-    /// Pinned host memory to which a join in partitions may spill, in the section `spilled`. Without it, seven eighths
-    /// of what both sides leave.
+    /// Pinned host memory to which a join in partitions may spill, in the section `spilled`. The default is seven
+    /// eighths of what both sides leave.
     #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
     pub host_bytes: Option<usize>,
     /// Folder of a temporary file for partitions that do not fit in host memory, in the section `spilled`.
@@ -117,8 +117,8 @@ pub enum Section {
     Cpu,
     /// A table partly on the device and partly in host memory, 8 times as large as that of workload A.
     Hybrid,
-    /// 1,024 million by 1,024 million tuples in pinned host memory: in partitions that spill to host memory, and with a
-    /// hybrid table. Needs 60 GiB of host memory at scale 1; partitions alone need less with `--spill-directory`.
+    /// 1,024 million by 1,024 million tuples in pinned host memory: in partitions that spill to host memory and, with
+    /// `--spill-directory`, to disk; and with a hybrid table. Needs 60 GiB of host memory at scale 1; partitions alone need less with `--spill-directory`.
     Spilled,
     /// Both sides spread over all GPUs, beside the same on one: in partitions, and with a table that is interleaved
     /// over the GPUs.
