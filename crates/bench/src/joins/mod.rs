@@ -118,7 +118,8 @@ pub enum Section {
     /// A table partly on the device and partly in host memory, 8 times as large as that of workload A.
     Hybrid,
     /// 1,024 million by 1,024 million tuples in pinned host memory: in partitions that spill to host memory and, with
-    /// `--spill-directory`, to disk; and with a hybrid table. Needs 60 GiB of host memory at scale 1; partitions alone need less with `--spill-directory`.
+    /// `--spill-directory`, to disk; and with a hybrid table. Needs 60 GiB of host memory at scale 1; partitions alone
+    /// need less with `--spill-directory`.
     Spilled,
     /// Both sides spread over all GPUs, beside the same on one: in partitions, and with a table that is interleaved
     /// over the GPUs.
