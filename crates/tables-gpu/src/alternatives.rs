@@ -17,6 +17,7 @@ use datafusion::physical_plan::{
 use forebay_tables::{ALTERNATIVES_OPERATOR, GpuOptions, PlanAgain};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use crate::engine::COMPILING;
 use crate::operator::{GpuFragmentExec, kept};
 use crate::reason::Reason;
 use crate::work::NOT_THERE;
@@ -140,8 +141,8 @@ impl ExecutionPlan for AlternativesExec {
             let failed = failed(&fragments).or_else(|| all.first()?.downcast_ref());
             let reason = failed.and_then(GpuFragmentExec::reason).cloned();
             let reason = reason.unwrap_or_else(|| Reason::new("too little memory for its groups"));
-            if reason == Reason::new(NOT_THERE) {
-                // Each fragment asks for its columns when it starts, so that a later run finds all of them.
+            if [NOT_THERE, COMPILING].map(Reason::new).contains(&reason) {
+                // Each fragment asks for its columns and its kernels when it starts, so that a later run finds them.
                 for fragment in all {
                     let mut rows = fragment.execute(0, Arc::clone(&context))?;
                     drop(rows.next().await);

@@ -21,6 +21,8 @@ use crate::reason::{Reason, Repeated};
 use crate::selection::GROUPS_OF_THREAD;
 use crate::slice::Slice;
 
+/// The reason while a query that does not wait for its kernels runs on the CPU.
+pub(crate) const COMPILING: &str = "its kernels are being compiled";
 /// The reason for a sum with floats that are too small for it.
 pub(crate) const FAR_APART: &str = "a sum of floats that are far apart";
 /// The reason if joins repeat rows too often.

@@ -23,7 +23,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
-use crate::engine::{Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch};
+use crate::engine::{
+    COMPILING, Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch,
+};
 use crate::giving_way::Freeing;
 use crate::gpu_files::{self, Reader};
 use crate::host::Host;
@@ -584,7 +586,7 @@ impl Job for FragmentJob {
                 self.compiling.get_or_insert_with(Instant::now);
                 return Ok(Step::wait_for(compiling));
             }
-            self.reply(Err(Reason::new("its kernels are being compiled")));
+            self.reply(Err(Reason::new(COMPILING)));
             return Ok(Step::Done);
         }
         self.compiled = self.compiling.map_or(Duration::ZERO, |it| it.elapsed());
