@@ -62,12 +62,11 @@ fn uppermost(plan: &Plan) -> Vec<&Plan> {
     }
 }
 
-/// Returns the fragment that the device did not compute when the plan ran; `None` if it computed all.
-fn failed(plan: &Plan) -> Option<&GpuFragmentExec> {
-    // A failed fragment below it is the cause.
-    let below = plan.children().into_iter().find_map(failed);
-    let own = plan.downcast_ref::<GpuFragmentExec>();
-    below.or_else(|| own.filter(|it| it.reason().is_some()))
+/// Returns why the device did not compute one of the fragments of a plan that ran; `None` if it computed all.
+fn reason(plan: &Plan) -> Option<&Reason> {
+    // That of a fragment below is the cause.
+    let below = plan.children().into_iter().find_map(reason);
+    below.or_else(|| plan.downcast_ref::<GpuFragmentExec>()?.reason())
 }
 
 /// Returns whether the CPU had too little memory to join the parts. The CPU's plan can spill groups to disk.
@@ -137,18 +136,14 @@ impl ExecutionPlan for AlternativesExec {
                 let rows = RecordBatchStreamAdapter::new(cpu.schema(), rows);
                 return Ok(Box::pin(rows) as SendableRecordBatchStream);
             }
-            let all = uppermost(&fragments);
-            let failed = failed(&fragments).or_else(|| all.first()?.downcast_ref());
-            let reason = failed.and_then(GpuFragmentExec::reason).cloned();
+            let reason = reason(&fragments).cloned();
             let reason = reason.unwrap_or_else(|| Reason::new("too little memory for its groups"));
             if [NOT_THERE, COMPILING].map(Reason::new).contains(&reason) {
                 // Each fragment asks for its columns and its kernels when it starts, so that a later run finds them.
-                for fragment in all {
+                for fragment in uppermost(&fragments) {
                     let mut rows = fragment.execute(0, Arc::clone(&context))?;
                     drop(rows.next().await);
                 }
-            } else if let Some(failed) = failed {
-                failed.leave_to_cpu(&reason);
             }
             if options.strict {
                 let text = format!("the GPU does not compute a part of the plan: {reason}");

@@ -136,9 +136,17 @@ impl Column {
 
     /// Returns the bytes of its texts in host memory.
     pub(crate) fn text_bytes(&self) -> usize {
+        self.texts.host_bytes() + self.bytes_of_rows()
+    }
+
+    /// Returns the bytes of the texts that queries need.
+    pub(crate) fn texts_needed(&self) -> usize {
+        self.texts.own_bytes() + self.bytes_of_rows()
+    }
+
+    fn bytes_of_rows(&self) -> usize {
         let texts = self.chunks.iter().filter_map(|chunk| chunk.texts.as_ref());
-        let texts: usize = texts.map(Array::get_array_memory_size).sum();
-        self.texts.host_bytes() + texts
+        texts.map(Array::get_array_memory_size).sum()
     }
 
     pub(crate) fn new(chunks: Vec<Chunk>, texts: Arc<Texts>) -> Column {

@@ -59,7 +59,7 @@ impl Columns {
         let bytes = |source: &Source, file: &FileKey, column: usize| {
             let entry = known.columns.get(&Columns::key(file, source, column));
             match entry.map(|it| &it.state) {
-                Some(State::Here(column)) => column.text_bytes(),
+                Some(State::Here(column)) => column.texts_needed(),
                 _ => 0,
             }
         };

@@ -185,11 +185,6 @@ impl GpuFragmentExec {
         }
     }
 
-    /// Leaves the plan to the CPU for a while.
-    pub(crate) fn leave_to_cpu(&self, reason: &Reason) {
-        self.columns.hopeless.add(self.number, reason);
-    }
-
     /// Returns the name of the device.
     pub(crate) fn device(&self) -> String {
         self.columns.device_names()

@@ -147,7 +147,12 @@ impl Texts {
     /// Returns the approximate number of bytes in host memory.
     pub(crate) fn host_bytes(&self) -> usize {
         let together = self.together_bytes.load(Ordering::Relaxed);
-        self.bytes() + self.count() * size_of::<u128>() + together
+        self.own_bytes() + together
+    }
+
+    /// Returns about the bytes without what is made of the texts of several files.
+    pub(crate) fn own_bytes(&self) -> usize {
+        self.bytes() + self.count() * size_of::<u128>()
     }
 
     /// Returns a NULL and the texts behind it. All queries share one array. The bytes of the texts are not copied.
