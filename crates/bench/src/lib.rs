@@ -11,7 +11,6 @@ pub mod demo;
 pub mod documents;
 pub mod io;
 pub mod joins;
-mod memory;
 pub mod plot;
 pub mod q6;
 pub mod record;

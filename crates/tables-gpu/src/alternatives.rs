@@ -69,11 +69,6 @@ fn reason(plan: &Plan) -> Option<&Reason> {
     below.or_else(|| plan.downcast_ref::<GpuFragmentExec>()?.reason())
 }
 
-/// Returns whether the CPU had too little memory to join the parts. The CPU's plan can spill groups to disk.
-fn is_exhausted(error: &DataFusionError) -> bool {
-    matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
-}
-
 impl DisplayAs for AlternativesExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(ALTERNATIVES_OPERATOR)
@@ -131,8 +126,8 @@ impl ExecutionPlan for AlternativesExec {
             let rows = fragments.execute(partition, Arc::clone(&context))?;
             let mut rows = rows.peekable();
             let first = Pin::new(&mut rows).peek().await;
-            let is_given_up = |error| PlanAgain::is_cause_of(error) || is_exhausted(error);
-            if !matches!(first, Some(Err(error)) if is_given_up(error)) {
+            // The join of the parts keeps all groups in memory; the CPU's plan can spill them to disk.
+            if !matches!(first, Some(Err(error)) if PlanAgain::may_help(error)) {
                 let rows = RecordBatchStreamAdapter::new(cpu.schema(), rows);
                 return Ok(Box::pin(rows) as SendableRecordBatchStream);
             }

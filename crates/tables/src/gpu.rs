@@ -150,10 +150,12 @@ pub const ALTERNATIVES_OPERATOR: &str = "AlternativesExec";
 pub struct PlanAgain;
 
 impl PlanAgain {
-    /// Returns whether an operator's error of this type caused the error of a plan.
-    pub fn is_cause_of(error: &DataFusionError) -> bool {
+    /// Returns whether another plan may return the rows of one that failed with this error: an operator's error of this
+    /// type caused it, or too little memory, of which another plan may need less.
+    pub fn may_help(error: &DataFusionError) -> bool {
         match error.find_root() {
             DataFusionError::External(error) => error.is::<PlanAgain>(),
+            DataFusionError::ResourcesExhausted(_) => true,
             _ => false,
         }
     }

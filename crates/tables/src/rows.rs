@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::error::{DataFusionError, Result as DataFusionResult};
+use datafusion::error::Result as DataFusionResult;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_expr::expressions::Literal;
@@ -434,7 +434,7 @@ async fn begun_again(
     };
     let mut rows = rows.peekable();
     if let Some(Err(error)) = Pin::new(&mut rows).peek().await
-        && (PlanAgain::is_cause_of(error) || is_exhausted(error))
+        && PlanAgain::may_help(error)
     {
         plans.forget_physical(planned, &basis);
         return Ok(None);
@@ -446,11 +446,6 @@ async fn begun_again(
         has_first: true,
         basis: physical.has_subqueries.then_some(basis),
     }))
-}
-
-/// Returns whether there was too little memory. A new plan may need less.
-fn is_exhausted(error: &DataFusionError) -> bool {
-    matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
 impl Begun {

@@ -266,7 +266,7 @@ impl RunningServer {
 /// that states the needed and the available memory.
 pub fn cannot_hold(documents: usize) -> Option<String> {
     let needed = documents as u64 * MEMORY_BYTES_PER_DOCUMENT;
-    let available = crate::memory::available_bytes()?;
+    let available = forebay_device::available_host_bytes();
     (needed > available).then(|| {
         let gigabytes = |bytes: u64| bytes as f64 / 1e9;
         format!(
