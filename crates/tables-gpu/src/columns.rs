@@ -631,11 +631,12 @@ mod tests {
 
     /// Returns a column with texts of these bytes.
     fn column(bytes: usize) -> State {
-        let texts = Mutex::<Dictionary>::default();
+        let texts = Dictionary::default();
         let values: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(bytes)]));
         let pushed = Packer::default().push(&values, &texts);
         pushed.expect("few texts");
-        let column = Column::new(Vec::new(), Arc::new(texts.into_inner().into_texts()));
+        let texts = texts.take_texts().expect("few buffers");
+        let column = Column::new(Vec::new(), Arc::new(texts));
         State::Here(Arc::new(column))
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{ArrayRef, RecordBatch};
 use datafusion::common::exec_err;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
@@ -22,7 +22,6 @@ use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::execute_stream;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
-use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::column::{Chunk, Column};
@@ -52,33 +51,51 @@ const PLAN_ROWS_MAX: usize = 16 << 20;
 /// What the tasks that read a column of a file share.
 #[derive(Debug, Default)]
 struct OfColumn {
-    texts: Mutex<Dictionary>,
+    texts: Dictionary,
     packing: Packing,
     /// Bytes of the texts of rows.
     text_bytes: AtomicUsize,
 }
 
 impl OfColumn {
-    /// Returns what is shared of a column of a file.
-    fn of_file(wanted: &Arc<dyn PhysicalExpr>, context: &TaskContext) -> Arc<OfColumn> {
+    /// Returns what the tasks share that read a column of a file.
+    fn of_file(wanted: &Arc<dyn PhysicalExpr>, tasks: u64, context: &TaskContext) -> Arc<OfColumn> {
         let max = match Kept::place_of(wanted) {
             Some(Place::Dictionary) => TextsMax::MANY,
             _ => TextsMax::FEW,
         };
-        OfColumn::new(max, context)
+        OfColumn::new(max, tasks, context)
     }
 
-    fn new(max: TextsMax, context: &TaskContext) -> Arc<OfColumn> {
+    fn new(max: TextsMax, tasks: u64, context: &TaskContext) -> Arc<OfColumn> {
         let memory = MemoryConsumer::new("texts for a device").register(context.memory_pool());
         Arc::new(OfColumn {
-            texts: Mutex::new(Dictionary::new(max, Some(memory))),
+            texts: Dictionary::new(max, tasks, Some(&memory)),
             ..OfColumn::default()
         })
     }
 
-    /// Returns the texts that have numbers.
-    fn take_texts(&self) -> Arc<Texts> {
-        Arc::new(std::mem::take(&mut *self.texts.lock()).into_texts())
+    /// Appends values to those of a packer. The inner error tells why they cannot be packed. A thread for work that
+    /// blocks numbers texts of which there may be many.
+    async fn push(
+        self: &Arc<Self>,
+        packer: &mut Packer,
+        values: ArrayRef,
+    ) -> Result<Result<(), Unpackable>, Failed> {
+        if !self.texts.has_shards() {
+            return Ok(packer.push(&values, &self.texts));
+        }
+        let (of_column, mut taken) = (Arc::clone(self), std::mem::take(packer));
+        let pushed = blocking(move || taken.push(&values, &of_column.texts).map(|()| taken));
+        let pushed = pushed.await.map_err(Failed::Load)?;
+        Ok(pushed.map(|pushed| *packer = pushed))
+    }
+
+    /// Returns the texts that have numbers, and forgets them.
+    async fn take_texts(self: Arc<Self>) -> Result<Arc<Texts>, Failed> {
+        let texts = blocking(move || self.texts.take_texts()).await;
+        let texts = texts.map_err(Failed::Load)?.map_err(failed)?;
+        Ok(Arc::new(texts))
     }
 
     /// Counts the texts of rows.
@@ -240,7 +257,7 @@ pub(crate) async fn load_plan(
     let wanted: Vec<_> = source.columns.iter().map(|it| source.expr(*it)).collect();
     let shared: Vec<_> = wanted
         .iter()
-        .map(|_| OfColumn::new(TextsMax::MANY, context))
+        .map(|_| OfColumn::new(TextsMax::MANY, 1, context))
         .collect();
     let need = Need::Query(began);
     let to = To::Engine(need);
@@ -436,10 +453,8 @@ async fn of_file(
         .map_err(failed)?
         .build();
     let decoding: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(decoding);
-    let shared: Vec<_> = wanted
-        .iter()
-        .map(|it| OfColumn::of_file(it, context))
-        .collect();
+    let share = |it| OfColumn::of_file(it, ranges, context);
+    let shared: Vec<_> = wanted.iter().map(share).collect();
     let tasks = (0..ranges as usize).map(|range| {
         let (columns, decoding) = (Arc::clone(columns), Arc::clone(&decoding));
         let (shared, context) = (shared.clone(), Arc::clone(context));
@@ -503,7 +518,7 @@ async fn to_disk(
     }
     let mut written = Vec::new();
     for ((name, writer), of_column) in names.iter().zip(writers).zip(shared) {
-        let texts = of_column.take_texts();
+        let texts = Arc::clone(of_column).take_texts().await?;
         let (here, of_file, name) = (Arc::clone(disk), Arc::clone(&texts), name.clone());
         let finished = blocking(move || {
             let places = here.finish(writer, &name, &of_file)?;
@@ -535,7 +550,7 @@ async fn of_chunks(
                 texts.map_err(|reason| Failed::Texts(index, reason))?
             }
             _ => {
-                let texts = of_column.take_texts();
+                let texts = of_column.take_texts().await?;
                 let column = columns.column(chunks, texts, need).await;
                 column.map_err(Failed::Load)?
             }
@@ -621,8 +636,8 @@ async fn stored(
                         until_stored += bytes;
                     }
                     Some(Place::Dictionary) | None => {
-                        let pushed = packers[index].push(&values, &shared[index].texts);
-                        pushed.map_err(cannot)?;
+                        let pushed = shared[index].push(&mut packers[index], values);
+                        pushed.await?.map_err(cannot)?;
                     }
                 }
             }

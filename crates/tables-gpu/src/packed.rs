@@ -13,7 +13,6 @@ use datafusion::arrow::datatypes::{
     TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type,
 };
 use datafusion::error::Result;
-use parking_lot::Mutex;
 
 use crate::floats::{self, encode, float_of, ordered};
 use crate::texts::{Dictionary, Seen, TextsMax};
@@ -140,11 +139,7 @@ impl Packer {
     ///
     /// # Errors
     /// If a value cannot be packed.
-    pub(crate) fn push(
-        &mut self,
-        values: &ArrayRef,
-        texts: &Mutex<Dictionary>,
-    ) -> Result<(), Unpackable> {
+    pub(crate) fn push(&mut self, values: &ArrayRef, texts: &Dictionary) -> Result<(), Unpackable> {
         let data_type = values.data_type();
         if is_text(data_type) {
             return self.push_texts(values, texts);
@@ -221,11 +216,7 @@ impl Packer {
         }
     }
 
-    fn push_texts(
-        &mut self,
-        values: &ArrayRef,
-        texts: &Mutex<Dictionary>,
-    ) -> Result<(), Unpackable> {
+    fn push_texts(&mut self, values: &ArrayRef, texts: &Dictionary) -> Result<(), Unpackable> {
         let unpackable = |_| Unpackable::Type(values.data_type().clone());
         let views = cast(values, &DataType::Utf8View).map_err(unpackable)?;
         let mut seen = std::mem::take(&mut self.seen);
@@ -443,7 +434,9 @@ mod tests {
     fn round_trip(values: &[Option<i64>], width: u32) {
         let array: ArrayRef = Arc::new(PrimitiveArray::<Int64Type>::from(values.to_vec()));
         let mut packer = Packer::default();
-        packer.push(&array, &Mutex::default()).expect("numbers");
+        packer
+            .push(&array, &Dictionary::default())
+            .expect("numbers");
         let packed = packer.pack(&Packing::default());
         let width = width.next_multiple_of(WIDTH_UNIT);
         assert_eq!((packed.width, packed.rows), (width, values.len()));
@@ -481,7 +474,9 @@ mod tests {
         let bits = |numbers: Vec<i64>| {
             let array: ArrayRef = Arc::new(PrimitiveArray::<Int64Type>::from(numbers));
             let mut packer = Packer::default();
-            packer.push(&array, &Mutex::default()).expect("numbers");
+            packer
+                .push(&array, &Dictionary::default())
+                .expect("numbers");
             let packed = packer.pack(&packing);
             (packed.width, read(&packed, 0), read(&packed, 1))
         };
@@ -492,7 +487,7 @@ mod tests {
 
     #[test]
     fn texts_have_the_numbers_of_their_first_rows() {
-        let texts = Mutex::new(Dictionary::default());
+        let texts = Dictionary::default();
         let mut packer = Packer::default();
         let rows = [Some("b"), Some("a"), None, Some("b"), Some("")];
         let array: ArrayRef = Arc::new(StringArray::from(rows.to_vec()));
@@ -500,21 +495,15 @@ mod tests {
         let packed = packer.pack(&Packing::default());
         let read: Vec<_> = (0..rows.len()).map(|row| read(&packed, row)).collect();
         assert_eq!(read, [Some(0), Some(1), None, Some(0), Some(2)]);
-        let known: Vec<_> = texts
-            .into_inner()
-            .into_texts()
-            .array()
-            .expect("few buffers")
-            .iter()
-            .map(|it| it.map(str::to_owned))
-            .collect();
-        let expected = [None, Some("b"), Some("a"), Some("")];
-        assert_eq!(known, expected.map(|it| it.map(str::to_owned)));
+        let texts = texts.take_texts().expect("few buffers");
+        let known = texts.array().expect("few buffers");
+        let known: Vec<_> = known.iter().collect();
+        assert_eq!(known, [None, Some("b"), Some("a"), Some("")]);
     }
 
     #[test]
     fn what_cannot_be_packed_is_told() {
-        let push = |array: ArrayRef| Packer::default().push(&array, &Mutex::default());
+        let push = |array: ArrayRef| Packer::default().push(&array, &Dictionary::default());
         let wide = PrimitiveArray::<Decimal128Type>::from(vec![i128::from(i64::MAX) + 1]);
         assert_eq!(push(Arc::new(wide)), Err(Unpackable::Wide));
         let many = (0..=TextsMax::FEW.count).map(|number| Some(number.to_string()));
@@ -522,7 +511,7 @@ mod tests {
         assert_eq!(push(Arc::new(many)), Err(Unpackable::Texts(TextsMax::FEW)));
         let many = (0..=TextsMax::MANY.count).map(|number| Some(number.to_string()));
         let many: ArrayRef = Arc::new(many.collect::<StringArray>());
-        let texts = Mutex::new(Dictionary::new(TextsMax::MANY, None));
+        let texts = Dictionary::new(TextsMax::MANY, 2, None);
         let pushed = Packer::default().push(&many.slice(1, TextsMax::MANY.count), &texts);
         assert_eq!(pushed, Ok(()));
         let pushed = Packer::default().push(&many, &texts);

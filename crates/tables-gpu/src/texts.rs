@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, StringViewArray, UInt32Array};
 use datafusion::arrow::compute::{concat, take};
 use datafusion::common::exec_err;
+use datafusion::common::hash_utils::{RandomState, create_hashes};
 use datafusion::error::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr_common::binary_map::OutputType;
@@ -18,10 +19,14 @@ use crate::packed::Unpackable;
 
 /// Number of texts that are numbered between two checks of whether the statement has ended.
 const TEXTS_AT_ONCE: usize = 1 << 16;
+/// Number of shards of a dictionary of many texts: several for each core, so that tasks seldom wait for each other.
+const SHARDS: usize = 64;
 /// Maximum bytes of the texts that a task has seen. Above it, the task forgets them.
 const SEEN_BYTES_MAX: usize = 32 << 20;
-/// The number of a NULL; no text has it.
-const NO_NUMBER: u32 = u32::MAX;
+/// The same for a dictionary with shards: what the cache of a core holds. Tasks seldom wait when they ask it again.
+const SEEN_BYTES_MAX_OF_SHARDS: usize = 1 << 20;
+/// The place of a NULL; no text has it.
+const NO_PLACE: u32 = u32::MAX;
 
 /// Maximum number of texts of a dictionary, and of their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,35 +206,94 @@ fn numbered(files: &[Arc<Texts>], has_nulls: bool, stop: &AtomicBool) -> Result<
     })
 }
 
+/// Different texts, and their numbers in a file.
+#[derive(Debug)]
+struct Numbered {
+    /// The texts, by their places: the order in which they came.
+    map: ArrowBytesViewMap<u32>,
+    /// Their numbers, by place.
+    numbers: Vec<u32>,
+}
+
+impl Default for Numbered {
+    fn default() -> Numbered {
+        Numbered {
+            map: ArrowBytesViewMap::new(OutputType::Utf8View),
+            numbers: Vec::new(),
+        }
+    }
+}
+
+impl Numbered {
+    /// Adds texts, an array of views. Returns the place of each row, and the first row of each text that is new. The
+    /// caller appends the numbers of these.
+    fn places(&mut self, texts: &ArrayRef) -> (Vec<u32>, Vec<u32>) {
+        let (mut places, mut firsts) = (Vec::with_capacity(texts.len()), Vec::new());
+        let (row, known) = (Cell::new(0_u32), self.numbers.len());
+        let place = |text: Option<&[u8]>| match text {
+            Some(_) => {
+                firsts.push(row.get());
+                (known + firsts.len()) as u32 - 1
+            }
+            None => NO_PLACE,
+        };
+        let push = |place| {
+            places.push(place);
+            row.set(row.get() + 1);
+        };
+        self.map.insert_if_new(texts, place, push);
+        (places, firsts)
+    }
+
+    /// Returns the bytes in host memory.
+    fn host_bytes(&self) -> usize {
+        self.map.size() + self.numbers.capacity() * size_of::<u32>()
+    }
+}
+
 /// Numbers the different texts of a file while tasks pack its rows.
 #[derive(Debug)]
 pub(crate) struct Dictionary {
-    /// A NULL, then the texts with their numbers.
-    map: ArrowBytesViewMap<u32>,
-    count: usize,
-    bytes: usize,
+    /// The texts, in shards by their hashes.
+    shards: Vec<Mutex<Shard>>,
+    /// Number of texts of all shards.
+    count: AtomicUsize,
+    /// Their bytes.
+    bytes: AtomicUsize,
     max: TextsMax,
+}
+
+/// Some of the texts of a dictionary, none of which is NULL.
+#[derive(Debug, Default)]
+struct Shard {
+    texts: Numbered,
     /// Reservation in the memory pool of queries, until the texts are those of a column.
     memory: Option<MemoryReservation>,
 }
 
 impl Default for Dictionary {
     fn default() -> Dictionary {
-        Dictionary::new(TextsMax::FEW, None)
+        Dictionary::new(TextsMax::FEW, 1, None)
     }
 }
 
 impl Dictionary {
-    pub(crate) fn new(max: TextsMax, memory: Option<MemoryReservation>) -> Dictionary {
-        let mut map = ArrowBytesViewMap::new(OutputType::Utf8View);
-        let null: ArrayRef = Arc::new(StringViewArray::new_null(1));
-        map.insert_if_new(&null, |_| NO_NUMBER, |_| {});
+    /// Returns an empty dictionary for this number of tasks. It reserves memory for the consumer of `memory`.
+    pub(crate) fn new(max: TextsMax, tasks: u64, memory: Option<&MemoryReservation>) -> Dictionary {
+        // Tasks have seen nearly all of few texts.
+        let shards = match max == TextsMax::MANY && tasks > 1 {
+            true => SHARDS,
+            false => 1,
+        };
+        let shard = || Shard {
+            texts: Numbered::default(),
+            memory: memory.map(MemoryReservation::new_empty),
+        };
         Dictionary {
-            map,
-            count: 0,
-            bytes: 0,
+            shards: (0..shards).map(|_| Mutex::new(shard())).collect(),
+            count: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
             max,
-            memory,
         }
     }
 
@@ -237,56 +301,110 @@ impl Dictionary {
     ///
     /// # Errors
     /// If there are too many, or too little memory.
-    fn numbers(&mut self, texts: &ArrayRef) -> std::result::Result<Vec<u32>, Unpackable> {
-        let (mut count, mut bytes) = (self.count, self.bytes);
-        let mut numbers = Vec::with_capacity(texts.len());
-        let next = |text: Option<&[u8]>| {
-            bytes += text.map_or(0, <[u8]>::len);
-            count += 1;
-            count as u32 - 1
-        };
-        let push = |number| numbers.push(number);
-        self.map.insert_if_new(texts, next, push);
-        (self.count, self.bytes) = (count, bytes);
-        if let Some(memory) = &self.memory {
-            let resized = memory.try_resize(self.map.size());
+    fn numbers(&self, texts: &ArrayRef) -> std::result::Result<Vec<u32>, Unpackable> {
+        if let [only] = &*self.shards {
+            return self.numbers_in(only, texts);
+        }
+        let unpackable = || Unpackable::Type(texts.data_type().clone());
+        let mut hashes = vec![0_u64; texts.len()];
+        create_hashes([texts], &RandomState::default(), &mut hashes).map_err(|_| unpackable())?;
+        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); self.shards.len()];
+        for (row, hash) in hashes.iter().enumerate() {
+            // The table of a shard uses the lowest and the highest bits of the same hash.
+            rows[(hash >> 32) as usize % self.shards.len()].push(row as u32);
+        }
+        let mut numbers = vec![0; texts.len()];
+        let of_shards = self.shards.iter().zip(rows);
+        for (shard, rows) in of_shards.filter(|(_, rows)| !rows.is_empty()) {
+            let rows = UInt32Array::from(rows);
+            let of_shard = take(texts, &rows, None).map_err(|_| unpackable())?;
+            for (row, number) in rows.values().iter().zip(self.numbers_in(shard, &of_shard)?) {
+                numbers[*row as usize] = number;
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// Returns the numbers of texts of a shard, as [`Dictionary::numbers`] does.
+    fn numbers_in(
+        &self,
+        shard: &Mutex<Shard>,
+        texts: &ArrayRef,
+    ) -> std::result::Result<Vec<u32>, Unpackable> {
+        let mut shard = shard.lock();
+        let (mut numbers, new) = shard.texts.places(texts);
+        let first = self.count.fetch_add(new.len(), Ordering::Relaxed);
+        let count = first + new.len();
+        let of_new = (first..count).map(|number| number as u32);
+        shard.texts.numbers.extend(of_new);
+        for place in &mut numbers {
+            *place = shard.texts.numbers[*place as usize];
+        }
+        if let Some(memory) = &shard.memory {
+            let resized = memory.try_resize(shard.texts.host_bytes());
             resized.map_err(|error| Unpackable::NoMemory(error.to_string()))?;
         }
+        let texts = texts.as_string_view();
+        let lengths = new.iter().map(|row| texts.value(*row as usize).len());
+        let new_bytes: usize = lengths.sum();
+        let bytes = self.bytes.fetch_add(new_bytes, Ordering::Relaxed) + new_bytes;
         match count > self.max.count || bytes > self.max.bytes {
             true => Err(Unpackable::Texts(self.max)),
             false => Ok(numbers),
         }
     }
 
-    /// Returns all texts.
-    pub(crate) fn into_texts(self) -> Texts {
-        let all = self.map.into_state().as_string_view().clone();
-        Texts {
+    /// Returns all texts, and forgets them. The bytes of the texts are not copied.
+    ///
+    /// # Errors
+    /// If the texts have too many buffers.
+    pub(crate) fn take_texts(&self) -> Result<Texts> {
+        let null: ArrayRef = Arc::new(StringViewArray::new_null(1));
+        let (mut arrays, mut reserved) = (vec![null], Vec::new());
+        // For NULL and each number, the place among the texts of all shards.
+        let mut places = vec![0_u32; 1 + self.count.swap(0, Ordering::Relaxed)];
+        let mut place = 0_u32;
+        for shard in &self.shards {
+            let Shard { texts, memory } = std::mem::take(&mut *shard.lock());
+            for number in texts.numbers {
+                place += 1;
+                places[1 + number as usize] = place;
+            }
+            arrays.push(texts.map.into_state());
+            reserved.push(memory);
+        }
+        let arrays: Vec<&dyn Array> = arrays.iter().map(|it| it.as_ref()).collect();
+        let all = take(&concat(&arrays)?, &UInt32Array::from(places), None)?;
+        let all = all.as_string_view();
+        // Until here, the copies of views have the memory that was reserved for the tables of the shards.
+        drop(reserved);
+        Ok(Texts {
             texts: all.slice(1, all.len() - 1),
-            bytes: OnceLock::from(self.bytes),
-            behind_null: OnceLock::from(all),
+            bytes: OnceLock::from(self.bytes.swap(0, Ordering::Relaxed)),
+            behind_null: OnceLock::from(all.clone()),
             together: Mutex::default(),
             together_bytes: AtomicUsize::new(0),
+        })
+    }
+
+    /// Returns whether there are several shards, as of many texts that several tasks add.
+    pub(crate) fn has_shards(&self) -> bool {
+        self.shards.len() > 1
+    }
+
+    /// Returns the maximum bytes of the texts that a task has seen.
+    fn seen_bytes_max(&self) -> usize {
+        match self.has_shards() {
+            true => SEEN_BYTES_MAX_OF_SHARDS,
+            false => SEEN_BYTES_MAX,
         }
     }
 }
 
 /// The texts that a task has seen, so that it seldom waits for the others of the file.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// The texts, by their places among those of the task.
-    map: ArrowBytesViewMap<u32>,
-    /// Their numbers in the file.
-    numbers: Vec<u32>,
-}
-
-impl Default for Seen {
-    fn default() -> Seen {
-        Seen {
-            map: ArrowBytesViewMap::new(OutputType::Utf8View),
-            numbers: Vec::new(),
-        }
-    }
+    texts: Numbered,
 }
 
 impl Seen {
@@ -297,31 +415,90 @@ impl Seen {
     pub(crate) fn numbers(
         &mut self,
         texts: &ArrayRef,
-        dictionary: &Mutex<Dictionary>,
+        dictionary: &Dictionary,
     ) -> std::result::Result<impl Iterator<Item = Option<u32>> + use<'_>, Unpackable> {
-        if self.map.size() > SEEN_BYTES_MAX {
+        if self.texts.map.size() > dictionary.seen_bytes_max() {
             *self = Seen::default();
         }
-        let (mut firsts, mut places) = (Vec::new(), Vec::with_capacity(texts.len()));
-        let (row, known) = (Cell::new(0_u32), self.numbers.len());
-        let place = |text: Option<&[u8]>| match text {
-            Some(_) => {
-                firsts.push(row.get());
-                (known + firsts.len()) as u32 - 1
-            }
-            None => NO_NUMBER,
-        };
-        let push = |place| {
-            places.push(place);
-            row.set(row.get() + 1);
-        };
-        self.map.insert_if_new(texts, place, push);
+        let (places, firsts) = self.texts.places(texts);
         if !firsts.is_empty() {
             let new = take(texts, &UInt32Array::from(firsts), None);
             let new = new.map_err(|_| Unpackable::Type(texts.data_type().clone()))?;
-            self.numbers.extend(dictionary.lock().numbers(&new)?);
+            self.texts.numbers.extend(dictionary.numbers(&new)?);
         }
+        let numbers = &self.texts.numbers;
         let places = places.into_iter();
-        Ok(places.map(|place| self.numbers.get(place as usize).copied()))
+        Ok(places.map(move |place| numbers.get(place as usize).copied()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
+
+    use super::*;
+
+    /// Returns rows of a thread. Other threads have most of the texts, too.
+    fn rows(seed: u64) -> Vec<Option<String>> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let row = |_| match random.usize(..3_000) {
+            0 => None,
+            1 => Some(String::new()),
+            number => Some(format!("{number}{}", " and more".repeat(number % 4))),
+        };
+        (0..10_000).map(row).collect()
+    }
+
+    fn numbers(rows: &[Option<String>], dictionary: &Dictionary) -> Vec<Option<u32>> {
+        let (mut seen, mut numbers) = (Seen::default(), Vec::new());
+        for rows in rows.chunks(100) {
+            let texts: ArrayRef = Arc::new(rows.iter().collect::<StringViewArray>());
+            numbers.extend(seen.numbers(&texts, dictionary).expect("few texts"));
+        }
+        numbers
+    }
+
+    #[test]
+    fn threads_number_the_texts_of_a_file_together() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(64 << 20));
+        let memory = MemoryConsumer::new("texts").register(&pool);
+        for tasks in [1, 4] {
+            let dictionary = &Dictionary::new(TextsMax::MANY, tasks, Some(&memory));
+            let rows: Vec<_> = (0..4).map(rows).collect();
+            let numbered: Vec<_> = std::thread::scope(|scope| {
+                let threads = rows.iter();
+                let threads = threads.map(|rows| scope.spawn(move || numbers(rows, dictionary)));
+                let threads: Vec<_> = threads.collect();
+                let threads = threads.into_iter();
+                threads.map(|it| it.join().expect("numbers")).collect()
+            });
+            let different = rows.iter().flatten().flatten();
+            let different: HashSet<&str> = different.map(String::as_str).collect();
+            let bytes: usize = different.iter().map(|it| it.len()).sum();
+            assert!(pool.reserved() > bytes);
+            let texts = dictionary.take_texts().expect("few buffers");
+            assert_eq!((texts.count(), texts.bytes()), (different.len(), bytes));
+            assert_eq!(pool.reserved(), 0);
+            let array = texts.array().expect("few buffers");
+            assert!(array.is_null(0));
+            for (row, number) in rows.iter().flatten().zip(numbered.iter().flatten()) {
+                let text = number.map(|it| array.value(1 + it as usize));
+                assert_eq!(text, row.as_deref());
+            }
+        }
+    }
+
+    #[test]
+    fn texts_of_all_shards_have_the_memory_of_queries() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(64 << 10));
+        let memory = MemoryConsumer::new("texts").register(&pool);
+        let dictionary = Dictionary::new(TextsMax::MANY, 4, Some(&memory));
+        let texts: ArrayRef = Arc::new(rows(0).iter().collect::<StringViewArray>());
+        let numbered = Seen::default().numbers(&texts, &dictionary).err();
+        assert!(matches!(numbered, Some(Unpackable::NoMemory(_))));
+        drop(dictionary);
+        assert_eq!(pool.reserved(), 0);
     }
 }
