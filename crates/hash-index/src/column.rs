@@ -83,23 +83,17 @@ impl DeviceRows {
     /// # Panics
     /// If there are not as many, or the columns are not as [`DeviceRows::count`] says.
     pub fn part(&self, width: Width, rows: Range<u64>) -> DeviceRows {
-        let count = self.count(width);
-        assert!(
-            rows.start <= rows.end && rows.end <= count,
-            "rows {rows:?} of {count}"
-        );
-        let bytes = |row| (row * width.bytes()) as usize;
-        let part = |column: &Column| column.part(bytes(rows.start)..bytes(rows.end));
+        let (keys, payloads) = parts_of(width, rows, self.count(width));
         DeviceRows {
-            keys: part(&self.keys),
-            payloads: part(&self.payloads),
+            keys: self.keys.part(keys),
+            payloads: self.payloads.part(payloads),
         }
     }
 
     /// Returns the number of rows.
     ///
     /// # Panics
-    /// If the columns differ in length, are not whole values of this width or not aligned to it.
+    /// If the columns differ in their number of values, are not whole values of this width or not aligned to it.
     pub fn count(&self, width: Width) -> u64 {
         self.rows(width).count
     }
@@ -121,7 +115,7 @@ impl DeviceRows {
     }
 }
 
-/// A key and a payload of each row, in host memory: little-endian numbers.
+/// A key and a payload of each row, in host memory: little-endian numbers, two for a composite key.
 #[derive(Debug, Clone, Copy)]
 pub struct HostRows<'a> {
     /// The keys.
@@ -136,23 +130,17 @@ impl<'a> HostRows<'a> {
     /// # Panics
     /// If the range ends behind the last row, or the columns are not as [`HostRows::count`] says.
     pub fn part(&self, width: Width, rows: Range<u64>) -> HostRows<'a> {
-        let count = self.count(width);
-        assert!(
-            rows.start <= rows.end && rows.end <= count,
-            "rows {rows:?} of {count}"
-        );
-        let bytes = |row| (row * width.bytes()) as usize;
-        let part = |column: &'a [u8]| &column[bytes(rows.start)..bytes(rows.end)];
+        let (keys, payloads) = parts_of(width, rows, self.count(width));
         HostRows {
-            keys: part(self.keys),
-            payloads: part(self.payloads),
+            keys: &self.keys[keys],
+            payloads: &self.payloads[payloads],
         }
     }
 
     /// Returns the number of rows.
     ///
     /// # Panics
-    /// If the columns differ in length, or are not whole values of this width.
+    /// If the columns differ in their number of values, or are not whole values of this width.
     pub fn count(&self, width: Width) -> u64 {
         count_of(width, self.keys.len() as u64, self.payloads.len() as u64)
     }
@@ -160,10 +148,25 @@ impl<'a> HostRows<'a> {
 
 /// Returns the number of rows of two columns.
 fn count_of(width: Width, keys_bytes: u64, payloads_bytes: u64) -> u64 {
+    let count = payloads_bytes / width.bytes();
     assert!(
-        keys_bytes == payloads_bytes && keys_bytes.is_multiple_of(width.bytes()),
-        "columns of {keys_bytes} and {payloads_bytes} bytes, values of {} bytes",
+        (keys_bytes, payloads_bytes) == (count * width.key_bytes(), count * width.bytes()),
+        "columns of {keys_bytes} and {payloads_bytes} bytes, values of {} and {} bytes",
+        width.key_bytes(),
         width.bytes()
     );
-    keys_bytes / width.bytes()
+    count
+}
+
+/// Returns where the keys and the payloads of some rows are in columns of `count` rows, in bytes.
+///
+/// # Panics
+/// If there are not as many rows.
+fn parts_of(width: Width, rows: Range<u64>, count: u64) -> (Range<usize>, Range<usize>) {
+    assert!(
+        rows.start <= rows.end && rows.end <= count,
+        "rows {rows:?} of {count}"
+    );
+    let part = |bytes: u64| (rows.start * bytes) as usize..(rows.end * bytes) as usize;
+    (part(width.key_bytes()), part(width.bytes()))
 }

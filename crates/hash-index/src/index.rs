@@ -232,8 +232,9 @@ impl IndexBuilder {
     /// If the kernel does not compile, or the device fails.
     ///
     /// # Panics
-    /// If the table is another one, or the memory is smaller than [`TableShape::slot_bytes`] or not of this device; for
-    /// [`InterleavedRows::Own`], if the number of GPUs or the slots of a chunk are no power of two.
+    /// If the table is another one or has composite keys, or the memory is smaller than [`TableShape::slot_bytes`] or
+    /// not of this device; for [`InterleavedRows::Own`], if the number of GPUs or the slots of a chunk are no power
+    /// of two.
     pub fn interleaved(
         cuda: &mut Cuda,
         shape: TableShape,
@@ -242,6 +243,7 @@ impl IndexBuilder {
         stream: &Stream,
     ) -> Result<Self, IndexError> {
         assert_eq!(shape.method(), TableMethod::LinearProbing);
+        shape.width().assert_is_single("interleaved tables");
         let own = match rows {
             InterleavedRows::All => OwnSlots::default(),
             InterleavedRows::Own => {
@@ -306,8 +308,7 @@ impl IndexBuilder {
     /// fails.
     ///
     /// # Panics
-    /// If the columns differ in length, are not whole values of the table's width or not aligned to it, or memory is
-    /// that of another device.
+    /// If the columns are not as [`DeviceRows::count`] says, or memory is that of another device.
     pub fn insert_async(&mut self, cuda: &mut Cuda, rows: &DeviceRows) -> Result<(), IndexError> {
         let count = self.rows + rows.count(self.table.shape.width());
         check_room(&self.table.shape, count)?;
@@ -399,8 +400,7 @@ impl HashIndex {
     /// If the kernel does not compile, or the device fails.
     ///
     /// # Panics
-    /// If the columns differ in length, are not whole values of the table's width or not aligned to it, or memory is
-    /// that of another device.
+    /// If the columns are not as [`DeviceRows::count`] says, or memory is that of another device.
     pub fn probe_async(
         &self,
         cuda: &mut Cuda,

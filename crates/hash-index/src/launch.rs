@@ -158,16 +158,17 @@ pub(crate) fn generate(
         "the host generates {workload:?}"
     );
     let count = rows.end - rows.start;
-    let bytes = count * workload.width.bytes();
+    let width = workload.width;
     assert!(
-        keys.len() as u64 == bytes && payloads.len() as u64 == bytes,
+        keys.len() as u64 == count * width.key_bytes()
+            && payloads.len() as u64 == count * width.bytes(),
         "columns of {} and {} bytes for {count} rows",
         keys.len(),
         payloads.len()
     );
     cuda.assert_owns(keys);
     cuda.assert_owns(payloads);
-    let kernel = cuda.kernel(&WORKLOAD, &entry_of("generate", workload.width))?;
+    let kernel = cuda.kernel(&WORKLOAD, &entry_of("generate", width))?;
     let arguments = Generating {
         keys: keys.pointer_mut(),
         payloads: payloads.pointer_mut(),

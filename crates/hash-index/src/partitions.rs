@@ -44,8 +44,9 @@ impl RunShape {
     /// Returns the layout of runs of at most `rows` rows in 2^`bits` partitions.
     ///
     /// # Panics
-    /// If the rows exceed 2^30, or the bits 10.
+    /// If the rows exceed 2^30 or the bits 10, or keys are composite.
     pub fn new(width: Width, rows: u64, bits: u32) -> RunShape {
+        width.assert_is_single("partitions");
         assert!(rows <= RUN_ROWS_MAX, "{rows} rows");
         assert!(bits <= PARTITION_BITS_MAX, "{bits} bits");
         RunShape { width, rows, bits }

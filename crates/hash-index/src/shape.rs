@@ -24,23 +24,50 @@ pub enum Width {
     Four,
     /// 8-byte keys and 8-byte payloads.
     Eight,
+    /// Composite keys and 8-byte payloads. A key is two numbers of 8 bytes, side by side in the column of keys. Two
+    /// numbers of 4 bytes have room in a key of [`Width::Eight`], whose tables are half as large. Only tables with
+    /// linear probing, each on one GPU or on the host, have composite keys.
+    Composite,
 }
 
 impl Width {
-    /// Returns the bytes of a key, which are those of a payload.
+    /// Returns the bytes of a payload, and of a number of a key.
     pub fn bytes(self) -> u64 {
         match self {
             Width::Four => 4,
-            Width::Eight => 8,
+            Width::Eight | Width::Composite => 8,
         }
     }
 
-    /// Returns the name of the type in CUDA C++.
-    pub(crate) fn word(self) -> &'static str {
+    /// Returns the bytes of a key.
+    pub fn key_bytes(self) -> u64 {
+        match self {
+            Width::Four | Width::Eight => self.bytes(),
+            Width::Composite => 2 * self.bytes(),
+        }
+    }
+
+    /// Returns the bytes of a key and its payload.
+    pub fn row_bytes(self) -> u64 {
+        self.key_bytes() + self.bytes()
+    }
+
+    /// Returns the name of the type of keys in CUDA C++.
+    pub(crate) fn key_type(self) -> &'static str {
         match self {
             Width::Four => "u32",
             Width::Eight => "u64",
+            Width::Composite => "CompositeKey",
         }
+    }
+
+    /// Asserts that keys are single numbers.
+    ///
+    /// # Panics
+    /// If they are composite. `what` is named as that which does not support them.
+    pub(crate) fn assert_is_single(self, what: &str) {
+        let is_single = self != Width::Composite;
+        assert!(is_single, "{what} do not support composite keys");
     }
 }
 
@@ -79,7 +106,11 @@ pub struct TableShape {
 
 impl TableShape {
     /// Returns the shape of an array by key, for keys of this range.
+    ///
+    /// # Panics
+    /// If keys are composite.
     pub fn perfect(width: Width, keys: Range<u64>) -> TableShape {
+        width.assert_is_single("tables by key");
         TableShape {
             method: TableMethod::Perfect {
                 first_key: keys.start,
@@ -102,7 +133,7 @@ impl TableShape {
     /// Returns the shape of a table of buckets for at most `rows` rows, which fill at most two thirds of it.
     ///
     /// # Panics
-    /// If the table would have more than 2^62 slots.
+    /// If the table would have more than 2^62 slots, or keys are composite.
     pub fn bucketed(width: Width, rows: u64) -> TableShape {
         let wanted = rows.checked_mul(3).expect("at most 2^62 slots").div_ceil(2);
         let slots = wanted.max(SLOTS_MIN).next_power_of_two();
@@ -113,10 +144,14 @@ impl TableShape {
     /// than about three quarters of the slots are taken.
     ///
     /// # Panics
-    /// If the number of slots is not a power of two from 32 to 2^62, or the table is one by key.
+    /// If the number of slots is not a power of two from 32 to 2^62, the table is one by key, or it is one of buckets
+    /// and keys are composite.
     pub fn with_slots(method: TableMethod, width: Width, slots: u64) -> TableShape {
         let is_valid = slots.is_power_of_two() && (SLOTS_MIN..=1 << 62).contains(&slots);
         assert!(is_valid && method.is_by_hash(), "{slots} slots");
+        if method == TableMethod::Bucketed {
+            width.assert_is_single("tables of buckets");
+        }
         TableShape {
             method,
             width,
@@ -129,7 +164,7 @@ impl TableShape {
         self.method
     }
 
-    /// Returns the bytes of a key.
+    /// Returns the bytes of a key, and of a payload.
     pub fn width(&self) -> Width {
         self.width
     }
@@ -144,10 +179,15 @@ impl TableShape {
         self.slot_bytes() + self.taken_words() * 4
     }
 
-    /// Returns the bytes of all slots. A slot is a payload, and the key unless the table is one by key.
+    /// Returns the bytes of all slots. A slot is a payload, and the key unless the table is one by key. With a
+    /// composite key, it also has a word that marks it as taken.
     pub fn slot_bytes(&self) -> u64 {
-        let words = if self.method.is_by_hash() { 2 } else { 1 };
-        self.slots * words * self.width.bytes()
+        let bytes = match (self.method, self.width) {
+            (TableMethod::Perfect { .. }, width) => width.bytes(),
+            (_, Width::Composite) => 8 + self.width.row_bytes(),
+            (_, width) => width.row_bytes(),
+        };
+        self.slots * bytes
     }
 
     /// Returns the number of 32-bit words that say which slots of a table by key are taken. In other tables, the keys
@@ -184,4 +224,11 @@ impl TableShape {
 pub(crate) fn hash_of(key: u64) -> u64 {
     let hash = key.wrapping_mul(HASH_FIRST);
     (hash ^ (hash >> 32)).wrapping_mul(HASH_SECOND)
+}
+
+/// Returns the hash of a composite key, whose first number is the lower half; as `hash_of` in `rows.cuh`.
+#[inline]
+pub(crate) fn hash_of_composite(key: u128) -> u64 {
+    let (first, second) = (key as u64, (key >> 64) as u64);
+    hash_of(hash_of(first) ^ second)
 }

@@ -2,7 +2,8 @@
 //!
 //! The build side has each key below its number of rows once, in a shuffled order. The key of a row of the probe side
 //! is a random key of the build side, or a key beyond them. So the answer is a sum over the rows of the probe side,
-//! without a table.
+//! without a table. A composite key is made of such a number: the first of its numbers is the upper bits, the second
+//! the lower ones. So different keys have the same first or the same second number.
 
 use std::ops::Range;
 use std::thread;
@@ -72,7 +73,7 @@ pub enum ProbeKeys {
 /// A join of generated rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
-    /// Bytes of a key, and of a payload.
+    /// Bytes of a key, and of a payload. A composite key is made of a number, which is meant by "key" below.
     pub width: Width,
     /// Rows of the build side; at most 2^32 with keys of 4 bytes, half as many if rows may have no match.
     pub build_rows: u64,
@@ -105,7 +106,19 @@ impl Workload {
         }
     }
 
-    /// Returns key and payload of a row. Payloads are cut off to the width.
+    /// Returns the key with a number; if it is composite, its first number is the lower half.
+    pub(crate) fn key(&self, number: u64) -> u128 {
+        match self.width {
+            Width::Four | Width::Eight => number.into(),
+            Width::Composite => {
+                let second_bits = self.key_bits() / 2;
+                let second = number & ((1 << second_bits) - 1);
+                u128::from(second) << 64 | u128::from(number >> second_bits)
+            }
+        }
+    }
+
+    /// Returns key and payload of a row; of a composite key, its number. Payloads are cut off to the width.
     pub fn row(&self, side: Side, row: u64) -> (u64, u64) {
         self.row_by(self.zipf().as_ref(), side, row)
     }
@@ -175,26 +188,27 @@ impl Workload {
     /// # Panics
     /// If the columns are not as long as the side.
     pub fn generate(&self, side: Side, (keys, payloads): (&mut [u8], &mut [u8]), threads: usize) {
-        let bytes = (self.rows(side) * self.width.bytes()) as usize;
-        assert_eq!((keys.len(), payloads.len()), (bytes, bytes));
+        let rows = self.rows(side) as usize;
+        let key_bytes = self.width.key_bytes() as usize;
         let value_bytes = self.width.bytes() as usize;
-        let share_rows = self.rows(side).div_ceil(threads.max(1) as u64).max(1);
-        let share_bytes = share_rows as usize * value_bytes;
+        let bytes = (rows * key_bytes, rows * value_bytes);
+        assert_eq!((keys.len(), payloads.len()), bytes);
+        let share_rows = rows.div_ceil(threads.max(1)).max(1);
         let zipf = self.zipf();
         thread::scope(|scope| {
             let parts = keys
-                .chunks_mut(share_bytes)
-                .zip(payloads.chunks_mut(share_bytes));
-            for ((keys, payloads), first) in parts.zip((0..).step_by(share_rows as usize)) {
+                .chunks_mut(share_rows * key_bytes)
+                .zip(payloads.chunks_mut(share_rows * value_bytes));
+            for ((keys, payloads), first) in parts.zip((0..).step_by(share_rows)) {
                 let zipf = zipf.as_ref();
                 scope.spawn(move || {
                     let values = keys
-                        .chunks_exact_mut(value_bytes)
+                        .chunks_exact_mut(key_bytes)
                         .zip(payloads.chunks_exact_mut(value_bytes));
                     for ((key, payload), row) in values.zip(first..) {
-                        let values = self.row_by(zipf, side, row);
-                        key.copy_from_slice(&values.0.to_le_bytes()[..value_bytes]);
-                        payload.copy_from_slice(&values.1.to_le_bytes()[..value_bytes]);
+                        let (number, value) = self.row_by(zipf, side, row);
+                        key.copy_from_slice(&self.key(number).to_le_bytes()[..key_bytes]);
+                        payload.copy_from_slice(&value.to_le_bytes()[..value_bytes]);
                     }
                 });
             }
@@ -254,7 +268,7 @@ impl Workload {
     fn cut(&self, payload: u64) -> u64 {
         match self.width {
             Width::Four => u64::from(payload as u32),
-            Width::Eight => payload,
+            Width::Eight | Width::Composite => payload,
         }
     }
 }
@@ -277,6 +291,8 @@ fn shuffled(x: u64, bits: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn workload(width: Width, build_rows: u64, probe_rows: u64) -> Workload {
@@ -300,6 +316,17 @@ mod tests {
             assert!(sorted.iter().copied().eq(0..rows), "{rows} rows: {keys:?}");
             assert!(rows < 31 || keys != sorted, "{rows} rows are in order");
         }
+    }
+
+    #[test]
+    fn composite_keys_are_distinct_and_neither_of_their_numbers_is() {
+        let workload = workload(Width::Composite, 1000, 0);
+        let keys = (0..2 * workload.build_rows).map(|number| workload.key(number));
+        let keys: BTreeSet<u128> = keys.collect();
+        assert_eq!(keys.len(), 2000);
+        let firsts: BTreeSet<u64> = keys.iter().map(|key| *key as u64).collect();
+        let seconds: BTreeSet<u128> = keys.iter().map(|key| *key >> 64).collect();
+        assert_eq!((firsts.len(), seconds.len()), (63, 32));
     }
 
     #[test]

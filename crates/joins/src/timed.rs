@@ -21,9 +21,11 @@ pub fn generate(
     workload: &Workload,
     rows: (Side, Range<u64>),
 ) -> Result<DeviceRows, IndexError> {
-    let bytes = ((rows.1.end - rows.1.start) * workload.width.bytes()) as usize;
-    let keys: DeviceView<u8> = cuda.buffer::<u8>(bytes)?.all();
-    let payloads: DeviceView<u8> = cuda.buffer::<u8>(bytes)?.all();
+    let (count, width) = (rows.1.end - rows.1.start, workload.width);
+    let key_bytes = (count * width.key_bytes()) as usize;
+    let payload_bytes = (count * width.bytes()) as usize;
+    let keys: DeviceView<u8> = cuda.buffer::<u8>(key_bytes)?.all();
+    let payloads: DeviceView<u8> = cuda.buffer::<u8>(payload_bytes)?.all();
     let stream = cuda.uploads().clone();
     drop(workload.generate_async(cuda, rows, (&keys, &payloads), &stream)?);
     Ok(DeviceRows {

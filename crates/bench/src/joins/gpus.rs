@@ -60,7 +60,7 @@ fn on_gpus(
         build: side(Side::Build)?,
         probe: side(Side::Probe)?,
     };
-    let name = |method| format!("join-{}-gpus/{method}", join.tuples.letter());
+    let name = |method| format!("join-{}-gpus/{method}", join.tuples.name());
     let mut rates = Vec::new();
     let width = join.workload.width;
     if session.tables.contains(&Table::Partitioned) {

@@ -13,27 +13,33 @@ use super::{Join, Session, Table};
 pub(super) struct Columns {
     pub(super) keys: AlignedBytes,
     pub(super) payloads: AlignedBytes,
-    /// Bytes of each column; the memory is rounded up to pages.
+    /// Bytes of the keys; the memory is rounded up to pages.
+    key_bytes: usize,
+    /// Bytes of the payloads, and of the keys unless they are composite.
     pub(super) bytes: usize,
 }
 
 impl Columns {
     /// Generates a side by `threads` threads.
     pub(super) fn generate(workload: &Workload, side: Side, threads: usize) -> Columns {
-        let bytes = (workload.rows(side) * workload.width.bytes()) as usize;
+        let (rows, width) = (workload.rows(side), workload.width);
+        let key_bytes = (rows * width.key_bytes()) as usize;
+        let bytes = (rows * width.bytes()) as usize;
         let mut columns = Columns {
-            keys: AlignedBytes::zeroed(bytes),
+            keys: AlignedBytes::zeroed(key_bytes),
             payloads: AlignedBytes::zeroed(bytes),
+            key_bytes,
             bytes,
         };
-        let both = (&mut columns.keys[..bytes], &mut columns.payloads[..bytes]);
+        let keys = &mut columns.keys[..key_bytes];
+        let both = (keys, &mut columns.payloads[..bytes]);
         workload.generate(side, both, threads);
         columns
     }
 
     pub(super) fn rows(&self) -> HostRows<'_> {
         HostRows {
-            keys: &self.keys[..self.bytes],
+            keys: &self.keys[..self.key_bytes],
             payloads: &self.payloads[..self.bytes],
         }
     }
@@ -51,7 +57,8 @@ pub(super) fn measure(session: &mut Session, join: &Join, name: &str) -> Result<
             once(shape, (&build, &probe), threads)
         })?;
     }
-    if session.tables.contains(&Table::Partitioned) {
+    let has_partitions = Table::Partitioned.supports(&join.workload);
+    if has_partitions && session.tables.contains(&Table::Partitioned) {
         session.add((case(Table::Partitioned), &devices), join, || {
             partitioned(&join.workload, (&build, &probe), threads)
         })?;

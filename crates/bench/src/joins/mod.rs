@@ -1,9 +1,9 @@
 //! `forebay bench joins`: hash joins of generated rows in device memory, from host memory, on the CPU, and by several
 //! processors.
 //!
-//! The workloads are A, B and C of Lutz et al. (SIGMOD 2020, table 2); the sections `hybrid`, `spilled` and `figures`
-//! have others. Every run must find the number of matches and the sums of both payloads that the generator's formulas
-//! give, which use no hash table.
+//! The workloads are A, B and C of Lutz et al. (SIGMOD 2020, table 2), and A with composite keys; the sections
+//! `hybrid`, `spilled` and `figures` have others. Every run must find the number of matches and the sums of both
+//! payloads that the generator's formulas give, which use no hash table.
 
 mod co_processing;
 mod device;
@@ -17,6 +17,7 @@ pub(crate) mod plots;
 mod report;
 mod size;
 mod spilled;
+mod table;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use crate::results::ResultArgs;
 use report::{Case, Report, Sample};
 use size::{SCALE_MAX, SCALE_MIN, Tuples};
 use spilled::Spilled;
+use table::{TABLES, Table, WHOLE_TABLES};
 
 /// Bytes of pinned memory of the device, for the ring.
 const PINNED_BYTES: u64 = 256 << 20;
@@ -56,13 +58,13 @@ const ROUNDS_MAX: u64 = 1 << 20;
 /// Options of `forebay bench joins`.
 #[derive(Args, Clone, Debug)]
 pub struct JoinsArgs {
-    /// Fraction of the paper's tuples, from 0.00001 to 4. 1 needs 48 GiB of device memory and 48 GiB of host memory.
-    /// The build sides of the workloads are not scaled below 262,144 tuples; the sections `hybrid`, `spilled` and
-    /// `figures` have sides and minimums of their own.
+    /// Fraction of the paper's tuples, from 0.00001 to 4. 1 needs 60 GiB of device memory and 60 GiB of host memory,
+    /// or 48 GiB of each without the workload `composite`. The build sides of the workloads are not scaled below
+    /// 262,144 tuples; the sections `hybrid`, `spilled` and `figures` have sides and minimums of their own.
     #[arg(long, value_name = "NUMBER", default_value_t = 0.015625, value_parser = scale)]
     pub scale: f64,
-    /// Measure only these workloads. The sections `pinned` and `co-processing` have `a` only; `hybrid`, `spilled` and
-    /// `figures` have workloads of their own.
+    /// Measure only these workloads. The sections `pinned` and `co-processing` have `a` only, and `gpus` has `a`, `b`
+    /// and `c`; `hybrid`, `spilled` and `figures` have workloads of their own.
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
     pub workloads: Vec<Tuples>,
     /// Measure only these sections. The default is `device,pinned,cpu`. Each of the others must be named alone, because
@@ -99,10 +101,13 @@ pub struct JoinsArgs {
 }
 
 impl JoinsArgs {
-    /// Returns the named workloads in order; all if none is named.
+    /// Returns the named workloads in order, or all if none is named. Leaves out those that none of the named tables
+    /// supports.
     fn tuples(&self) -> impl Iterator<Item = Tuples> {
-        let all = Tuples::ALL.into_iter();
-        all.filter(move |tuples| has_named(&self.workloads, &[*tuples]))
+        let named = Tuples::ALL.into_iter();
+        let named = named.filter(move |tuples| has_named(&self.workloads, &[*tuples]));
+        let has_composite = has_named(&self.tables, &[Table::LinearProbing]);
+        named.filter(move |tuples| *tuples != Tuples::Composite || has_composite)
     }
 }
 
@@ -147,10 +152,11 @@ impl Section {
         !SECTIONS.contains(&self)
     }
 
-    /// Returns the paper's workloads that the section can measure; empty if it has workloads of its own.
+    /// Returns the workloads that the section can measure; empty if it has workloads of its own.
     fn workloads(self) -> &'static [Tuples] {
         match self {
-            Section::Device | Section::Cpu | Section::Gpus => &Tuples::ALL,
+            Section::Device | Section::Cpu => &Tuples::ALL,
+            Section::Gpus => &Tuples::OF_PAPER,
             Section::Pinned | Section::CoProcessing => &[Tuples::A],
             Section::Hybrid | Section::Spilled | Section::Figures => &[],
         }
@@ -170,53 +176,6 @@ impl Section {
 
 /// The sections that measure the workloads one after another.
 const SECTIONS: [Section; 3] = [Section::Device, Section::Pinned, Section::Cpu];
-
-/// The layouts of tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Table {
-    /// An array by key.
-    Perfect,
-    /// Linear probing, half of the slots empty or more.
-    LinearProbing,
-    /// Buckets of 64 bytes, a third of the slots empty or more.
-    Bucketed,
-    /// Both sides in partitions: on the CPU, whose caches their tables fit in, and in the sections `spilled` and
-    /// `gpus`.
-    Partitioned,
-}
-
-const TABLES: [Table; 4] = [
-    Table::Perfect,
-    Table::LinearProbing,
-    Table::Bucketed,
-    Table::Partitioned,
-];
-
-/// The tables of which there is one for the whole build side.
-const WHOLE_TABLES: [Table; 3] = [Table::Perfect, Table::LinearProbing, Table::Bucketed];
-
-impl Table {
-    /// Returns the name in cases.
-    fn name(self) -> &'static str {
-        match self {
-            Table::Perfect => "perfect",
-            Table::LinearProbing => "linear-probing",
-            Table::Bucketed => "bucketed",
-            Table::Partitioned => "partitioned",
-        }
-    }
-
-    /// Returns the shape of a table for the build side of a workload; `None` if there is one for each partition.
-    fn shape(self, workload: &Workload) -> Option<TableShape> {
-        let (width, rows) = (workload.width, workload.build_rows);
-        Some(match self {
-            Table::Perfect => TableShape::perfect(width, 0..rows),
-            Table::LinearProbing => TableShape::linear_probing(width, rows),
-            Table::Bucketed => TableShape::bucketed(width, rows),
-            Table::Partitioned => return None,
-        })
-    }
-}
 
 /// A workload of this run, and its answer.
 #[derive(Clone, Copy, Debug)]
@@ -289,6 +248,10 @@ fn sections(args: &JoinsArgs, no_gpu: Option<&str>) -> Result<Vec<Section>> {
     for section in &args.only {
         check(args, *section, no_gpu)?;
     }
+    ensure!(
+        args.tuples().next().is_some(),
+        "of the tables, only `linear-probing` has composite keys"
+    );
     let candidates: &[Section] = match (&args.only[..], args.smoke) {
         ([], true) => Section::value_variants(),
         ([], false) => &SECTIONS,
@@ -438,10 +401,11 @@ impl Session {
     fn join(&self, tuples: Tuples, workload: Workload) -> Join {
         let answer = workload.answer(self.threads);
         self.report.note(&format!(
-            "workload {}: {} by {} tuples, keys and payloads of {} bytes",
-            tuples.letter(),
+            "workload {}: {} by {} tuples, keys of {} bytes and payloads of {}",
+            tuples.name(),
             workload.build_rows,
             workload.probe_rows,
+            workload.width.key_bytes(),
             workload.width.bytes()
         ));
         Join {
@@ -465,14 +429,14 @@ impl Session {
 
     /// Measures a workload in one of [`SECTIONS`].
     fn measure(&mut self, section: Section, join: &Join) -> Result<()> {
-        let letter = join.tuples.letter();
+        let name = join.tuples.name();
         match (section, self.gpu()) {
-            (Section::Cpu, _) => host::measure(self, join, &format!("join-cpu/{letter}")),
+            (Section::Cpu, _) => host::measure(self, join, &format!("join-cpu/{name}")),
             (Section::Device, Some(gpu)) => {
-                device::measure(self, &gpu, join, &format!("join-{letter}-device"))
+                device::measure(self, &gpu, join, &format!("join-{name}-device"))
             }
             (Section::Pinned, Some(gpu)) => {
-                pinned::measure(self, &gpu, join, &format!("join-{letter}-pinned"))
+                pinned::measure(self, &gpu, join, &format!("join-{name}-pinned"))
             }
             _ => Ok(()),
         }
@@ -494,7 +458,8 @@ impl Session {
                 spilled::measure(self, spilled)
             }
             Section::Gpus => {
-                let workloads = args.tuples().map(|tuples| (tuples, workload(args, tuples)));
+                let tuples = args.tuples().filter(|it| section.workloads().contains(it));
+                let workloads = tuples.map(|tuples| (tuples, workload(args, tuples)));
                 gpus::measure(self, &workloads.collect::<Vec<_>>())
             }
             Section::Figures => figures::measure(self, args.scale),
@@ -577,6 +542,7 @@ mod tests {
             "join-cpu/a/perfect",
             "join-cpu/b/linear-probing",
             "join-cpu/c/bucketed",
+            "join-cpu/composite/linear-probing",
         ] {
             assert!(
                 has(case, "giga_tuples_per_s") && has(case, "allocation_s"),
@@ -605,6 +571,7 @@ mod tests {
             "join-a-device/perfect",
             "join-b-device/linear-probing",
             "join-c-device/bucketed",
+            "join-composite-device/linear-probing",
             "join-a-pinned/zero-copy/perfect",
             "join-a-pinned/ring/linear-probing",
             "join-hybrid/linear-probing/667",
@@ -658,6 +625,14 @@ mod tests {
                 "--only pinned --workloads b,c",
                 "of the workloads, `pinned` measures only `a`",
             ),
+            (
+                "--only gpus --workloads composite",
+                "of the workloads, `gpus` measures only `a`, `b`, `c`",
+            ),
+            (
+                "--workloads composite --tables perfect,bucketed",
+                "only `linear-probing` has composite keys",
+            ),
             ("--only figures --workloads a", "leave out `--workloads`"),
             ("--only cpu,spilled", "name `spilled` alone"),
             ("--only cpu --chunk-bytes 1M", "`--chunk-bytes` has an"),
@@ -681,6 +656,7 @@ mod tests {
         for (flags, expected) in [
             (&["--rounds=1"][..], &[Device, Pinned, Cpu][..]),
             (&["--workloads=b"], &[Device, Cpu]),
+            (&["--smoke", "--workloads=composite"], &[Device, Cpu]),
             (&["--tables=partitioned"], &[Cpu]),
             (&["--smoke", "--workloads=b"], &[Device, Cpu, Gpus]),
             (&["--smoke", "--tables=partitioned"], &[Cpu, Spilled, Gpus]),

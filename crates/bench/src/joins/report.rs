@@ -89,7 +89,7 @@ const METRICS: [Metric; 8] = [
         Some(giga(workload.probe_rows, sample.of_table()?.1))
     }),
     ("probe_gb_per_s", "probe GB/s", |sample, workload| {
-        let bytes = workload.probe_rows * 2 * workload.width.bytes();
+        let bytes = workload.probe_rows * workload.width.row_bytes();
         Some(giga(bytes, sample.of_table()?.1))
     }),
     ("build_s", "build s", |sample, _| {

@@ -11,7 +11,7 @@ pub(super) const SCALE_MAX: f64 = 4.0;
 /// Rows below which no build side is scaled: that of workload B, whose table lies in the caches.
 const BUILD_ROWS_MIN: u64 = 1 << 18;
 
-/// A workload of the paper.
+/// A workload of the paper, or one like it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Tuples {
     /// 2^27 by 2^31 tuples of 8-byte keys and payloads.
@@ -20,27 +20,33 @@ pub enum Tuples {
     B,
     /// 1,024 million by 1,024 million tuples of 4-byte keys and payloads.
     C,
+    /// As `a`, with keys of two 8-byte numbers. Only in the sections `device` and `cpu`, with linear probing.
+    Composite,
 }
 
 impl Tuples {
     /// Every workload.
-    pub(super) const ALL: [Tuples; 3] = [Tuples::A, Tuples::B, Tuples::C];
+    pub(super) const ALL: [Tuples; 4] = [Tuples::A, Tuples::B, Tuples::C, Tuples::Composite];
+    /// Those of the paper.
+    pub(super) const OF_PAPER: [Tuples; 3] = [Tuples::A, Tuples::B, Tuples::C];
 
-    /// Returns the letter in names of cases.
-    pub(super) fn letter(self) -> &'static str {
+    /// Returns the name in cases.
+    pub(super) fn name(self) -> &'static str {
         match self {
             Tuples::A => "a",
             Tuples::B => "b",
             Tuples::C => "c",
+            Tuples::Composite => "composite",
         }
     }
 
-    /// Returns the paper's workload.
+    /// Returns the workload with all tuples.
     fn full(self) -> Workload {
         let (width, build_rows, probe_rows) = match self {
             Tuples::A => (Width::Eight, 1 << 27, 1 << 31),
             Tuples::B => (Width::Eight, 1 << 18, 1 << 31),
             Tuples::C => (Width::Four, 1_024_000_000, 1_024_000_000),
+            Tuples::Composite => (Width::Composite, 1 << 27, 1 << 31),
         };
         Workload {
             width,
@@ -50,14 +56,16 @@ impl Tuples {
         }
     }
 
-    /// Returns the workload with a fraction of the paper's tuples.
+    /// Returns the workload with a fraction of its tuples.
     pub(super) fn scaled(self, scale: f64) -> Workload {
         let full = self.full();
         let scaled = |rows: u64| (rows as f64 * scale) as u64;
         Workload {
             build_rows: match self {
                 Tuples::B => full.build_rows,
-                Tuples::A | Tuples::C => scaled(full.build_rows).max(BUILD_ROWS_MIN),
+                Tuples::A | Tuples::C | Tuples::Composite => {
+                    scaled(full.build_rows).max(BUILD_ROWS_MIN)
+                }
             },
             probe_rows: scaled(full.probe_rows).max(1),
             ..full
@@ -67,7 +75,7 @@ impl Tuples {
     /// Returns the workload of a smoke run.
     pub(super) fn smoke(self) -> Workload {
         let (build_rows, probe_rows) = match self {
-            Tuples::A => (1 << 12, 1 << 16),
+            Tuples::A | Tuples::Composite => (1 << 12, 1 << 16),
             Tuples::B => (1 << 8, 1 << 16),
             Tuples::C => (30_000, 30_001),
         };

@@ -80,7 +80,7 @@ impl<W: Cell, const N: usize> Bucketed<W, N> {
 }
 
 impl<W: Cell, const N: usize> Lookup for Bucketed<W, N> {
-    type Word = W;
+    type Row = W;
 
     #[inline]
     fn prefetch(&self, key: u64) {

@@ -41,7 +41,7 @@ impl HostBuilder {
     /// [`IndexError::TooManyRows`], before any of the rows is inserted.
     ///
     /// # Panics
-    /// If the columns differ in length or are not whole values of the table's width.
+    /// If the columns are not as [`HostRows::count`] says.
     pub fn insert(&self, rows: HostRows<'_>) -> Result<(), IndexError> {
         let shape = &self.index.shape;
         let count = rows.count(shape.width());

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use forebay_device::cuda::{Cuda, DeviceView, Divisible, Part, Stream, Transfer};
 use forebay_device::{DeviceFault, JobError, prefetch};
 
-use super::linear::Chains;
+use super::linear::{Chains, Slot};
 use super::{Lookup, Word, probe_rows};
 use crate::column::HostRows;
 use crate::index::{Contents, HashIndex};
@@ -74,12 +74,13 @@ impl<M: Divisible> HostCopy<M> {
     /// Returns the matches of rows, on the calling thread. Several threads may call this at the same time.
     ///
     /// # Panics
-    /// If the columns differ in length or are not whole values of the table's width.
+    /// If the columns are not as [`HostRows::count`] says.
     pub fn probe_here(&self, rows: HostRows<'_>) -> JoinTotals {
         rows.count(self.shape.width());
         match self.shape.width() {
             Width::Four => probe_rows(&self.slots::<u32>(), rows, &self.contents),
             Width::Eight => probe_rows(&self.slots::<u64>(), rows, &self.contents),
+            Width::Composite => probe_rows(&self.slots::<u128>(), rows, &self.contents),
         }
     }
 
@@ -88,11 +89,11 @@ impl<M: Divisible> HostCopy<M> {
         self.slots
     }
 
-    fn slots<W: Word>(&self) -> CopiedSlots<'_, W> {
+    fn slots<S: Slot>(&self) -> CopiedSlots<'_, S> {
         CopiedSlots {
             bytes: &self.slots,
             chains: Chains::new(self.shape),
-            word: PhantomData,
+            slot: PhantomData,
         }
     }
 }
@@ -104,6 +105,7 @@ impl HostCopy<Box<[u8]>> {
         let bytes = match &index.slots {
             super::Slots::Linear4(table) => table.bytes(),
             super::Slots::Linear8(table) => table.bytes(),
+            super::Slots::LinearComposite(table) => table.bytes(),
             other => panic!("{other:?}"),
         };
         let mut parts = Part::divide(bytes, &[]);
@@ -115,35 +117,38 @@ impl HostCopy<Box<[u8]>> {
     }
 }
 
-/// The slots of a copy: a key and its payload each.
-struct CopiedSlots<'a, W> {
+/// Bytes of a word of a slot.
+const WORD_BYTES: usize = 8;
+
+/// The slots of a copy.
+struct CopiedSlots<'a, S> {
     bytes: &'a [u8],
     chains: Chains,
-    word: PhantomData<W>,
+    slot: PhantomData<S>,
 }
 
-impl<W: Word> CopiedSlots<'_, W> {
+impl<S: Slot> CopiedSlots<'_, S> {
     #[inline]
     fn slot(&self, slot: u64) -> &[u8] {
-        let first = slot as usize * 2 * W::BYTES;
-        &self.bytes[first..first + 2 * W::BYTES]
+        let first = slot as usize * S::WORDS * WORD_BYTES;
+        &self.bytes[first..first + S::WORDS * WORD_BYTES]
     }
 }
 
-impl<W: Word> Lookup for CopiedSlots<'_, W> {
-    type Word = W;
+impl<S: Slot> Lookup for CopiedSlots<'_, S> {
+    type Row = S;
 
     #[inline]
-    fn prefetch(&self, key: u64) {
-        prefetch(&self.slot(self.chains.home(key))[0]);
+    fn prefetch(&self, key: S::Key) {
+        prefetch(&self.slot(self.chains.home::<S>(key))[0]);
     }
 
     #[inline]
-    fn probe(&self, key: u64, contents: &Contents) -> (u64, u64) {
+    fn probe(&self, key: S::Key, contents: &Contents) -> (u64, u64) {
         let load = |slot| {
-            let (key, payload) = self.slot(slot).split_at(W::BYTES);
-            (W::read(key), W::read(payload))
+            let slot = self.slot(slot);
+            S::load(|word| u64::read(&slot[word * WORD_BYTES..]))
         };
-        self.chains.probe::<W>(key, contents, load)
+        self.chains.probe::<S>(key, contents, load)
     }
 }

@@ -5,35 +5,53 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use forebay_device::{prefetch, vec_in_huge_pages};
 
-use super::{Lookup, STEPS_BETWEEN_LOOKS, Table, Word};
+use super::{Lookup, Row, STEPS_BETWEEN_LOOKS, Table, Word};
 use crate::index::Contents;
 use crate::kernels::{CHAIN_TOO_LONG, Outcome};
-use crate::shape::{TableShape, hash_of};
+use crate::shape::{TableShape, hash_of, hash_of_composite};
 
-/// How values lie in the slots, which are words of 64 bits.
-pub(super) trait Slot: Word {
+/// How rows lie in the slots, which are words of 64 bits.
+pub(super) trait Slot: Row {
     /// Words of a slot.
     const WORDS: usize;
 
-    /// Stores a row in a slot if the slot is empty. Returns the key that was there.
-    fn take(slot: &[AtomicU64], row: (u64, u64)) -> u64;
+    /// Returns the hash of a key.
+    fn hash(key: Self::Key) -> u64;
 
-    /// Returns key and payload of a slot.
-    fn load(slot: &[AtomicU64]) -> (u64, u64);
+    /// Returns the mark of a key, the word that takes a slot for it: the key, or for a composite key its hash, which
+    /// other keys may have too. `None` if rows with this key are kept aside.
+    fn mark(key: Self::Key) -> Option<u64>;
+
+    /// Stores a row in a slot if the slot is empty. Otherwise returns the mark of the key that took it.
+    fn take(slot: &[AtomicU64], row: (Self::Key, u64)) -> Option<u64>;
+
+    /// Returns key and payload of a slot, whose words `word` returns; `None` if the slot is empty.
+    fn load(word: impl Fn(usize) -> u64) -> Option<(Self::Key, u64)>;
 }
 
-fn exchange(word: &AtomicU64, new: u64) -> u64 {
+/// Writes a word if it is that of an empty slot. Otherwise returns the word.
+fn exchange(word: &AtomicU64, new: u64) -> Option<u64> {
     let exchanged = word.compare_exchange(u64::MAX, new, Ordering::Relaxed, Ordering::Relaxed);
-    exchanged.unwrap_or_else(|before| before)
+    exchanged.err()
 }
 
 impl Slot for u64 {
     const WORDS: usize = 2;
 
     #[inline]
-    fn take(slot: &[AtomicU64], (key, payload): (u64, u64)) -> u64 {
+    fn hash(key: u64) -> u64 {
+        hash_of(key)
+    }
+
+    #[inline]
+    fn mark(key: u64) -> Option<u64> {
+        (key != Self::EMPTY).then_some(key)
+    }
+
+    #[inline]
+    fn take(slot: &[AtomicU64], (key, payload): (u64, u64)) -> Option<u64> {
         let before = exchange(&slot[0], key);
-        if before == Self::EMPTY {
+        if before.is_none() {
             // Nothing reads payloads before the threads of the build have ended.
             slot[1].store(payload, Ordering::Relaxed);
         }
@@ -41,11 +59,9 @@ impl Slot for u64 {
     }
 
     #[inline]
-    fn load(slot: &[AtomicU64]) -> (u64, u64) {
-        (
-            slot[0].load(Ordering::Relaxed),
-            slot[1].load(Ordering::Relaxed),
-        )
+    fn load(word: impl Fn(usize) -> u64) -> Option<(u64, u64)> {
+        let key = word(0);
+        (key != Self::EMPTY).then(|| (key, word(1)))
     }
 }
 
@@ -53,14 +69,65 @@ impl Slot for u32 {
     const WORDS: usize = 1;
 
     #[inline]
-    fn take(slot: &[AtomicU64], (key, payload): (u64, u64)) -> u64 {
-        exchange(&slot[0], payload << 32 | key) & Self::EMPTY
+    fn hash(key: u64) -> u64 {
+        hash_of(key)
     }
 
     #[inline]
-    fn load(slot: &[AtomicU64]) -> (u64, u64) {
-        let row = slot[0].load(Ordering::Relaxed);
-        (row & Self::EMPTY, row >> 32)
+    fn mark(key: u64) -> Option<u64> {
+        (key != Self::EMPTY).then_some(key)
+    }
+
+    #[inline]
+    fn take(slot: &[AtomicU64], (key, payload): (u64, u64)) -> Option<u64> {
+        let before = exchange(&slot[0], payload << 32 | key);
+        before.map(|row| row & Self::EMPTY)
+    }
+
+    #[inline]
+    fn load(word: impl Fn(usize) -> u64) -> Option<(u64, u64)> {
+        let row = word(0);
+        let key = row & Self::EMPTY;
+        (key != Self::EMPTY).then_some((key, row >> 32))
+    }
+}
+
+/// Returns the mark of a composite key. No key has that of an empty slot, so none is kept aside.
+#[inline]
+fn mark_of_composite(key: u128) -> u64 {
+    hash_of_composite(key).min(u64::MAX - 1)
+}
+
+impl Slot for u128 {
+    const WORDS: usize = 4;
+
+    #[inline]
+    fn hash(key: u128) -> u64 {
+        hash_of_composite(key)
+    }
+
+    #[inline]
+    fn mark(key: u128) -> Option<u64> {
+        Some(mark_of_composite(key))
+    }
+
+    #[inline]
+    fn take(slot: &[AtomicU64], (key, payload): (u128, u64)) -> Option<u64> {
+        let before = exchange(&slot[0], mark_of_composite(key));
+        if before.is_none() {
+            // Nothing reads keys and payloads before the threads of the build have ended.
+            let words = [key as u64, (key >> 64) as u64, payload];
+            for (to, word) in slot[1..].iter().zip(words) {
+                to.store(word, Ordering::Relaxed);
+            }
+        }
+        before
+    }
+
+    #[inline]
+    fn load(word: impl Fn(usize) -> u64) -> Option<(u128, u64)> {
+        let key = || u128::from(word(2)) << 64 | u128::from(word(1));
+        (word(0) != u64::MAX).then(|| (key(), word(3)))
     }
 }
 
@@ -83,8 +150,8 @@ impl Chains {
 
     /// Returns the first slot in which a key may be.
     #[inline]
-    pub(super) fn home(&self, key: u64) -> u64 {
-        hash_of(key) >> self.shift
+    pub(super) fn home<S: Slot>(&self, key: S::Key) -> u64 {
+        S::hash(key) >> self.shift
     }
 
     #[inline]
@@ -93,27 +160,26 @@ impl Chains {
     }
 
     /// Returns the number of matches of a key, and the sum of their payloads. `load` returns key and payload of a
-    /// slot.
+    /// slot; `None` if it is empty.
     #[inline]
-    pub(super) fn probe<W: Word>(
+    pub(super) fn probe<S: Slot>(
         &self,
-        key: u64,
+        key: S::Key,
         contents: &Contents,
-        load: impl Fn(u64) -> (u64, u64),
+        load: impl Fn(u64) -> Option<(S::Key, u64)>,
     ) -> (u64, u64) {
-        if key == W::EMPTY {
+        if S::mark(key).is_none() {
             return (contents.aside_count, contents.aside_sum);
         }
-        let mut slot = self.home(key);
+        let mut slot = self.home::<S>(key);
         let (mut matches, mut sum) = (0, 0_u64);
         for _ in 0..self.steps_max {
-            let found = load(slot);
-            if found.0 == W::EMPTY {
+            let Some((found, payload)) = load(slot) else {
                 break;
-            }
-            if found.0 == key {
+            };
+            if found == key {
                 matches += 1;
-                sum = sum.wrapping_add(found.1);
+                sum = sum.wrapping_add(payload);
                 if contents.is_unique {
                     break;
                 }
@@ -126,27 +192,27 @@ impl Chains {
 
 /// A table.
 #[derive(Debug)]
-pub(super) struct Linear<W> {
+pub(super) struct Linear<S> {
     slots: Vec<AtomicU64>,
     chains: Chains,
-    word: PhantomData<W>,
+    slot: PhantomData<S>,
 }
 
-impl<W: Slot> Linear<W> {
+impl<S: Slot> Linear<S> {
     /// Returns an empty table, which `threads` threads write.
-    pub(super) fn new(shape: TableShape, threads: usize) -> Linear<W> {
-        let words = shape.slots() as usize * W::WORDS;
+    pub(super) fn new(shape: TableShape, threads: usize) -> Linear<S> {
+        let words = shape.slots() as usize * S::WORDS;
         Linear {
             slots: vec_in_huge_pages(words, threads, || AtomicU64::new(u64::MAX)),
             chains: Chains::new(shape),
-            word: PhantomData,
+            slot: PhantomData,
         }
     }
 
     #[inline]
     fn slot(&self, slot: u64) -> &[AtomicU64] {
-        let first = slot as usize * W::WORDS;
-        &self.slots[first..first + W::WORDS]
+        let first = slot as usize * S::WORDS;
+        &self.slots[first..first + S::WORDS]
     }
 
     /// Returns the bytes of all slots.
@@ -157,42 +223,42 @@ impl<W: Slot> Linear<W> {
     }
 }
 
-impl<W: Slot> Lookup for Linear<W> {
-    type Word = W;
+impl<S: Slot> Lookup for Linear<S> {
+    type Row = S;
 
     #[inline]
-    fn prefetch(&self, key: u64) {
-        prefetch(&self.slot(self.chains.home(key))[0]);
+    fn prefetch(&self, key: S::Key) {
+        prefetch(&self.slot(self.chains.home::<S>(key))[0]);
     }
 
     #[inline]
-    fn probe(&self, key: u64, contents: &Contents) -> (u64, u64) {
-        let load = |slot| W::load(self.slot(slot));
-        self.chains.probe::<W>(key, contents, load)
+    fn probe(&self, key: S::Key, contents: &Contents) -> (u64, u64) {
+        let load = |slot| {
+            let slot = self.slot(slot);
+            S::load(|word| slot[word].load(Ordering::Relaxed))
+        };
+        self.chains.probe::<S>(key, contents, load)
     }
 }
 
-impl<W: Slot> Table for Linear<W> {
+impl<S: Slot> Table for Linear<S> {
     #[inline]
-    fn insert(&self, row: (u64, u64), inserted: &mut Outcome, failures: &AtomicU32) {
+    fn insert(&self, row: (S::Key, u64), inserted: &mut Outcome, failures: &AtomicU32) {
         if failures.load(Ordering::Relaxed) != 0 {
             return;
         }
         let (key, payload) = row;
-        if key == W::EMPTY {
+        let Some(mark) = S::mark(key) else {
             inserted.aside_count += 1;
             inserted.aside_sum = inserted.aside_sum.wrapping_add(payload);
             return;
-        }
-        let mut slot = self.chains.home(key);
+        };
+        let mut slot = self.chains.home::<S>(key);
         let mut is_duplicate = false;
         let mut steps = 1;
-        loop {
-            let before = W::take(self.slot(slot), row);
-            if before == W::EMPTY {
-                break;
-            }
-            is_duplicate |= before == key;
+        while let Some(before) = S::take(self.slot(slot), row) {
+            // Another thread may not have written a composite key yet, so that its mark decides.
+            is_duplicate |= before == mark;
             let looks = steps % STEPS_BETWEEN_LOOKS == 0;
             if steps == self.chains.steps_max || (looks && failures.load(Ordering::Relaxed) != 0) {
                 failures.fetch_or(CHAIN_TOO_LONG, Ordering::Relaxed);

@@ -80,6 +80,59 @@ impl Word for u64 {
     }
 }
 
+/// The types of a row's key and payload.
+trait Row: Send + Sync + 'static {
+    /// A key, as tables work on it.
+    type Key: Copy + PartialEq;
+    const KEY_BYTES: usize;
+    const PAYLOAD_BYTES: usize;
+
+    /// Reads a key, which has this many bytes.
+    fn read_key(bytes: &[u8]) -> Self::Key;
+
+    /// Reads a payload, which has this many bytes.
+    fn read_payload(bytes: &[u8]) -> u64;
+}
+
+/// Key and payload are both of this type.
+impl<W: Word> Row for W {
+    type Key = u64;
+    const KEY_BYTES: usize = W::BYTES;
+    const PAYLOAD_BYTES: usize = W::BYTES;
+
+    #[inline]
+    fn read_key(bytes: &[u8]) -> u64 {
+        W::read(bytes)
+    }
+
+    #[inline]
+    fn read_payload(bytes: &[u8]) -> u64 {
+        W::read(bytes)
+    }
+}
+
+/// A composite key, whose first number is the lower half, and a payload of 8 bytes.
+impl Row for u128 {
+    type Key = u128;
+    const KEY_BYTES: usize = 16;
+    const PAYLOAD_BYTES: usize = 8;
+
+    #[inline]
+    fn read_key(bytes: &[u8]) -> u128 {
+        bytes
+            .first_chunk()
+            .map_or(0, |bytes| u128::from_le_bytes(*bytes))
+    }
+
+    #[inline]
+    fn read_payload(bytes: &[u8]) -> u64 {
+        u64::read(bytes)
+    }
+}
+
+/// The type of the keys of a table.
+type KeyOf<T> = <<T as Lookup>::Row as Row>::Key;
+
 /// A number in a table that threads share.
 trait Cell: Word {
     /// The type that threads share.
@@ -147,20 +200,20 @@ impl Cell for u64 {
 
 /// A table that threads probe.
 trait Lookup: Sync {
-    /// The type of keys and payloads.
-    type Word: Word;
+    /// The types of keys and payloads.
+    type Row: Row;
 
     /// Asks the processor for the memory that a search for a key reads first.
-    fn prefetch(&self, key: u64);
+    fn prefetch(&self, key: KeyOf<Self>);
 
     /// Returns the number of matches of a key, and the sum of their payloads.
-    fn probe(&self, key: u64, contents: &Contents) -> (u64, u64);
+    fn probe(&self, key: KeyOf<Self>, contents: &Contents) -> (u64, u64);
 }
 
 /// A table that threads fill together, and then probe.
 trait Table: Lookup {
     /// Inserts a row. A failure sets a bit of `failures`.
-    fn insert(&self, row: (u64, u64), inserted: &mut Outcome, failures: &AtomicU32);
+    fn insert(&self, row: (KeyOf<Self>, u64), inserted: &mut Outcome, failures: &AtomicU32);
 }
 
 /// The layouts.
@@ -170,6 +223,7 @@ enum Slots {
     Perfect8(Perfect<u64>),
     Linear4(Linear<u32>),
     Linear8(Linear<u64>),
+    LinearComposite(Linear<u128>),
     Bucketed4(Bucketed<u32, 8>),
     Bucketed8(Bucketed<u64, 4>),
 }
@@ -182,6 +236,7 @@ macro_rules! with_table {
             Slots::Perfect8($table) => $call,
             Slots::Linear4($table) => $call,
             Slots::Linear8($table) => $call,
+            Slots::LinearComposite($table) => $call,
             Slots::Bucketed4($table) => $call,
             Slots::Bucketed8($table) => $call,
         }
@@ -219,11 +274,17 @@ impl HostIndex {
             (TableMethod::LinearProbing, Width::Eight) => {
                 Slots::Linear8(Linear::new(shape, threads))
             }
+            (TableMethod::LinearProbing, Width::Composite) => {
+                Slots::LinearComposite(Linear::new(shape, threads))
+            }
             (TableMethod::Bucketed, Width::Four) => {
                 Slots::Bucketed4(Bucketed::new(shape, shared, threads))
             }
             (TableMethod::Bucketed, Width::Eight) => {
                 Slots::Bucketed8(Bucketed::new(shape, shared, threads))
+            }
+            (TableMethod::Perfect { .. } | TableMethod::Bucketed, Width::Composite) => {
+                unreachable!("no shape has composite keys and this method")
             }
         };
         HostIndex {
@@ -240,7 +301,7 @@ impl HostIndex {
     /// [`IndexError::DuplicateKeys`].
     ///
     /// # Panics
-    /// If the columns differ in length or are not whole values of the table's width.
+    /// If the columns are not as [`HostRows::count`] says.
     pub fn build(mut self, rows: HostRows<'_>, threads: usize) -> Result<HostIndex, IndexError> {
         check_room(&self.shape, rows.count(self.shape.width()))?;
         let outcome = with_table!(&self.slots, table => insert(table, rows, threads));
@@ -256,7 +317,7 @@ impl HostIndex {
     /// Returns the matches of rows, on `threads` threads.
     ///
     /// # Panics
-    /// If the columns differ in length or are not whole values of the table's width.
+    /// If the columns are not as [`HostRows::count`] says.
     pub fn probe(&self, rows: HostRows<'_>, threads: usize) -> JoinTotals {
         rows.count(self.shape.width());
         with_table!(&self.slots, table => probe(table, rows, &self.contents, threads))
@@ -265,7 +326,7 @@ impl HostIndex {
     /// Returns the matches of rows, on the calling thread. Several threads may call this at the same time.
     ///
     /// # Panics
-    /// If the columns differ in length or are not whole values of the table's width.
+    /// If the columns are not as [`HostRows::count`] says.
     pub fn probe_here(&self, rows: HostRows<'_>) -> JoinTotals {
         rows.count(self.shape.width());
         with_table!(&self.slots, table => probe_rows(table, rows, &self.contents))
@@ -273,22 +334,16 @@ impl HostIndex {
 }
 
 /// Calls a function with the part of the rows of each thread, and returns its results.
-fn on_threads<T: Send>(
+fn on_threads<R: Row, T: Send>(
     rows: HostRows<'_>,
-    (value_bytes, threads): (usize, usize),
+    threads: usize,
     work: impl Fn(HostRows<'_>) -> T + Sync,
 ) -> Vec<T> {
-    let share_rows = (rows.keys.len() / value_bytes).div_ceil(threads.max(1));
-    let share_bytes = share_rows.max(1) * value_bytes;
-    let parts = rows
-        .keys
-        .chunks(share_bytes)
-        .zip(rows.payloads.chunks(share_bytes));
+    let count = rows.keys.len() / R::KEY_BYTES;
+    let parts = chunks::<R>(rows, count.div_ceil(threads.max(1)).max(1));
     thread::scope(|scope| {
         let work = &work;
-        let running: Vec<_> = parts
-            .map(|(keys, payloads)| scope.spawn(move || work(HostRows { keys, payloads })))
-            .collect();
+        let running: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
         let results = running.into_iter().map(|each| each.join());
         results
             .map(|result| result.expect("a table does not panic"))
@@ -296,33 +351,39 @@ fn on_threads<T: Send>(
     })
 }
 
+/// Returns `count` rows after `count` rows; the last rows may be fewer.
+fn chunks<R: Row>(rows: HostRows<'_>, count: usize) -> impl Iterator<Item = HostRows<'_>> {
+    let keys = rows.keys.chunks(count * R::KEY_BYTES);
+    keys.zip(rows.payloads.chunks(count * R::PAYLOAD_BYTES))
+        .map(|(keys, payloads)| HostRows { keys, payloads })
+}
+
 /// Returns keys and payloads as numbers.
-fn numbers<W: Word>(rows: HostRows<'_>) -> impl Iterator<Item = (u64, u64)> {
-    let keys = rows.keys.chunks_exact(W::BYTES).map(W::read);
-    keys.zip(rows.payloads.chunks_exact(W::BYTES).map(W::read))
+fn numbers<R: Row>(rows: HostRows<'_>) -> impl Iterator<Item = (R::Key, u64)> {
+    let keys = rows.keys.chunks_exact(R::KEY_BYTES).map(R::read_key);
+    let payloads = rows.payloads.chunks_exact(R::PAYLOAD_BYTES);
+    keys.zip(payloads.map(R::read_payload))
 }
 
 /// Calls `work` with each row, some rows after the table was asked for its key.
 #[inline]
-fn each_row<T: Lookup>(table: &T, rows: HostRows<'_>, mut work: impl FnMut((u64, u64))) {
-    let bytes = ROWS_AHEAD * T::Word::BYTES;
+fn each_row<T: Lookup>(table: &T, rows: HostRows<'_>, mut work: impl FnMut((KeyOf<T>, u64))) {
+    let key_bytes = T::Row::KEY_BYTES;
     let ask = |keys: Option<&[u8]>| {
-        let keys = keys.unwrap_or_default().chunks_exact(T::Word::BYTES);
-        keys.for_each(|key| table.prefetch(T::Word::read(key)));
+        let keys = keys.unwrap_or_default().chunks_exact(key_bytes);
+        keys.for_each(|key| table.prefetch(T::Row::read_key(key)));
     };
-    let mut ahead = rows.keys.chunks(bytes);
+    let mut ahead = rows.keys.chunks(ROWS_AHEAD * key_bytes);
     ask(ahead.next());
-    for (keys, payloads) in rows.keys.chunks(bytes).zip(rows.payloads.chunks(bytes)) {
+    for some in chunks::<T::Row>(rows, ROWS_AHEAD) {
         ask(ahead.next());
-        numbers::<T::Word>(HostRows { keys, payloads }).for_each(&mut work);
+        numbers::<T::Row>(some).for_each(&mut work);
     }
 }
 
 fn insert<T: Table>(table: &T, rows: HostRows<'_>, threads: usize) -> Outcome {
     let failures = AtomicU32::new(0);
-    let parts = on_threads(rows, (T::Word::BYTES, threads), |part| {
-        insert_rows(table, part, &failures)
-    });
+    let parts = on_threads::<T::Row, _>(rows, threads, |part| insert_rows(table, part, &failures));
     Outcome::of_all(&parts, &failures)
 }
 
@@ -371,9 +432,7 @@ fn probe<T: Lookup>(
     contents: &Contents,
     threads: usize,
 ) -> JoinTotals {
-    let parts = on_threads(rows, (T::Word::BYTES, threads), |part| {
-        probe_rows(table, part, contents)
-    });
+    let parts = on_threads::<T::Row, _>(rows, threads, |part| probe_rows(table, part, contents));
     let mut all = JoinTotals::default();
     parts.into_iter().for_each(|part| all.add(part));
     all

@@ -64,8 +64,10 @@ impl HostPartitions {
     /// bytes of the side, and at least those of 2^18 rows; the process ends if the system has no memory for it.
     ///
     /// # Panics
-    /// If the columns differ in length or are not whole values of this width, or `bits` exceeds 10.
+    /// If the columns differ in length or are not whole values of this width, keys are composite, or `bits` exceeds
+    /// 10.
     pub fn of(rows: HostRows<'_>, width: Width, bits: u32, threads: usize) -> HostPartitions {
+        width.assert_is_single("partitions");
         rows.count(width);
         assert!(bits <= PARTITION_BITS_MAX, "{bits} bits");
         let part_bytes = RUN_ROWS * width.bytes() as usize;
@@ -82,7 +84,8 @@ impl HostPartitions {
             let rows = HostRows { keys, payloads };
             let slices = match width {
                 Width::Four => divide::<u32>(rows, bits, to),
-                Width::Eight => divide::<u64>(rows, bits, to),
+                // Keys are not composite.
+                Width::Eight | Width::Composite => divide::<u64>(rows, bits, to),
             };
             runs.push(Run { number, slices });
         };
@@ -108,7 +111,7 @@ impl HostPartitions {
         assert_eq!(shape(self), shape(probe), "partitions of the sides");
         match self.width {
             Width::Four => join::<u32, 8>((self, probe), threads),
-            Width::Eight => join::<u64, 4>((self, probe), threads),
+            Width::Eight | Width::Composite => join::<u64, 4>((self, probe), threads),
         }
     }
 

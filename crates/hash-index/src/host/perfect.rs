@@ -47,7 +47,7 @@ impl<W: Cell> Perfect<W> {
 }
 
 impl<W: Cell> Lookup for Perfect<W> {
-    type Word = W;
+    type Row = W;
 
     #[inline]
     fn prefetch(&self, key: u64) {

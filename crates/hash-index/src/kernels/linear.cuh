@@ -1,12 +1,28 @@
 // Linear probing: a row is in the first slot that was free from the slot of its key's hash on. A slot is a key and its
-// payload, which one access reads.
+// payload, which one access reads. With a composite key, a slot also has the key's mark and is a sector of 32 bytes.
 #pragma once
 #include "rows.cuh"
+
+// Returns what a key writes to an empty slot to take it, by one atomic operation: the key, or for a composite key its
+// hash. Other composite keys may have the same mark.
+__device__ inline u64 mark_of(u64 key) { return key; }
+__device__ inline u32 mark_of(u32 key) { return key; }
+__device__ inline u64 mark_of(const CompositeKey& key) { return min(hash_of(key), ~0ull - 1); }
 
 template <class Word>
 struct Slot {
     Word key;
     Word payload;
+
+    __device__ Word mark() const { return key; }
+};
+template <>
+struct Slot<CompositeKey> {
+    u64 taken_by;
+    CompositeKey key;
+    u64 payload;
+
+    __device__ u64 mark() const { return taken_by; }
 };
 
 __device__ inline Slot<u64> load_slot(const u8* slots, u64 slot, u64) {
@@ -17,8 +33,13 @@ __device__ inline Slot<u32> load_slot(const u8* slots, u64 slot, u32) {
     uint2 found = __ldg(reinterpret_cast<const uint2*>(slots) + slot);
     return {found.x, found.y};
 }
+__device__ inline Slot<CompositeKey> load_slot(const u8* slots, u64 slot, const CompositeKey&) {
+    const ulonglong2* halves = reinterpret_cast<const ulonglong2*>(slots) + 2 * slot;
+    const ulonglong2 first = __ldg(halves), second = __ldg(halves + 1);
+    return {first.x, {first.y, second.x}, second.y};
+}
 
-// Stores a row in a slot if the slot is empty. Returns the key that was there. The payload is written after the key:
+// Stores a row in a slot if the slot is empty. Returns the mark that was there. The rest is written after the mark:
 // no kernel probes while rows are inserted. If several GPUs insert, the operations are of the system's scope.
 template <bool kIsOfSystem>
 __device__ inline u64 take_slot(u8* slots, u64 slot, u64 key, u64 payload) {
@@ -34,13 +55,29 @@ __device__ inline u32 take_slot(u8* slots, u64 slot, u32 key, u32 payload) {
     u64* word = reinterpret_cast<u64*>(slots) + slot;
     return static_cast<u32>(kIsOfSystem ? atomicCAS_system(word, ~0ull, row) : atomicCAS(word, ~0ull, row));
 }
+// As above, for a composite key.
+template <bool kIsOfSystem>
+__device__ inline u64 take_slot(u8* slots, u64 slot, const CompositeKey& key, u64 payload) {
+    u64* words = reinterpret_cast<u64*>(slots) + 4 * slot;
+    const u64 mark = mark_of(key);
+    u64 before = kIsOfSystem ? atomicCAS_system(words, ~0ull, mark) : atomicCAS(words, ~0ull, mark);
+    if (before == ~0ull) {
+        words[1] = key.first;
+        words[2] = key.second;
+        words[3] = payload;
+    }
+    return before;
+}
 
 // `kAllAreOwn` says that this GPU works on all rows that it is given.
 template <class W, bool kIsInterleaved = false, bool kAllAreOwn = !kIsInterleaved>
 struct Linear {
     using Word = W;
-    // The key of an empty slot. Rows with this key are kept aside: counted and summed up.
-    static constexpr Word kEmpty = static_cast<Word>(~0ull);
+    using Payload = PayloadOf<Word>;
+    using Mark = decltype(mark_of(Word{}));
+    // The mark of an empty slot. Rows of the key with this mark are kept aside: counted and summed up. Composite keys
+    // have other marks.
+    static constexpr Mark kEmpty = static_cast<Mark>(~0ull);
 
     // Blocks of a multiprocessor: as many as the compiler finds right.
     static constexpr u32 kBlocks = 0;
@@ -52,7 +89,7 @@ struct Linear {
     __device__ bool is_own(u64 slot) const {
         return kAllAreOwn || (slot >> index.own_shift & index.own_mask) == index.own;
     }
-    __device__ Word take(u64 slot, Word key, Word payload) const {
+    __device__ Mark take(u64 slot, Word key, Payload payload) const {
         return take_slot<kIsInterleaved>(index.slots, slot, key, payload);
     }
     __device__ u64 next(u64 slot) const { return (slot + 1) & (index.slot_count - 1); }
@@ -71,10 +108,10 @@ struct Linear<W, kIsInterleaved, kAllAreOwn>::Insert {
     __device__ Insert(const HashIndexRef& index, Outcome* to) : table{index}, outcome(to) {}
 
     template <u32 kRows>
-    __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Word (&payloads)[kRows]) {
+    __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Payload (&payloads)[kRows]) {
         if (has_failed(outcome)) return;
         u64 slots[kRows];
-        Word before[kRows];
+        Mark before[kRows];
         bool is_new[kRows], is_duplicate[kRows];
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) {
@@ -82,7 +119,7 @@ struct Linear<W, kIsInterleaved, kAllAreOwn>::Insert {
             before[i] = kEmpty;
             is_duplicate[i] = false;
             is_new[i] = table.is_own(slots[i]);
-            if (is_new[i] && keys[i] == kEmpty) {
+            if (is_new[i] && mark_of(keys[i]) == kEmpty) {
                 inserted.aside_count++;
                 inserted.aside_sum += payloads[i];
                 is_new[i] = false;
@@ -100,17 +137,18 @@ struct Linear<W, kIsInterleaved, kAllAreOwn>::Insert {
     }
 
     // Follows the chains of rows until each has a slot. `before` is what was in `slots`. The chains are followed
-    // together, so that their accesses are in flight at once.
+    // together, so that their accesses are in flight at once. A row counts as a duplicate if a slot has its mark: the
+    // thread that took the slot may not have written a composite key yet. So a duplicate too many is possible.
     template <u32 kRows>
-    __device__ __forceinline__ void follow(const Word (&keys)[kRows], const Word (&payloads)[kRows],
-                                           u64 (&slots)[kRows], Word (&before)[kRows], bool (&is_duplicate)[kRows]) {
+    __device__ __forceinline__ void follow(const Word (&keys)[kRows], const Payload (&payloads)[kRows],
+                                           u64 (&slots)[kRows], Mark (&before)[kRows], bool (&is_duplicate)[kRows]) {
         for (u32 steps = 1; steps < table.index.steps_max; steps++) {
             bool is_open = false;
 #pragma unroll
             for (u32 i = 0; i < kRows; i++) {
                 if (before[i] == kEmpty) continue;
                 is_open = true;
-                is_duplicate[i] |= before[i] == keys[i];
+                is_duplicate[i] |= before[i] == mark_of(keys[i]);
                 slots[i] = table.next(slots[i]);
                 before[i] = table.take(slots[i], keys[i], payloads[i]);
             }
@@ -128,7 +166,7 @@ struct Linear<W, kIsInterleaved, kAllAreOwn>::Probe {
     __device__ explicit Probe(const HashIndexRef& index) : table{index} {}
 
     template <u32 kRows>
-    __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Word (&payloads)[kRows]) {
+    __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Payload (&payloads)[kRows]) {
         u64 places[kRows];
         Slot<Word> slots[kRows];
         bool is_own[kRows];
@@ -141,15 +179,15 @@ struct Linear<W, kIsInterleaved, kAllAreOwn>::Probe {
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) {
             if (!is_own[i]) continue;
-            if (keys[i] != kEmpty) follow(keys[i], payloads[i], places[i], slots[i]);
+            if (mark_of(keys[i]) != kEmpty) follow(keys[i], payloads[i], places[i], slots[i]);
             else found.add(table.index.aside_count, table.index.aside_sum, payloads[i]);
         }
     }
 
     // Follows the chain to its end, or to the match if no key has two. `slot` was read at `place`.
-    __device__ __forceinline__ void follow(Word key, Word payload, u64 place, Slot<Word> slot) {
+    __device__ __forceinline__ void follow(Word key, Payload payload, u64 place, Slot<Word> slot) {
         u64 matches = 0, sum = 0;
-        for (u32 steps = 1; slot.key != kEmpty; steps++) {
+        for (u32 steps = 1; slot.mark() != kEmpty; steps++) {
             if (slot.key == key) {
                 matches++;
                 sum += slot.payload;

@@ -40,7 +40,7 @@ pub(crate) const CHAIN_TOO_LONG: u32 = 1;
 pub(crate) const KEY_OUT_OF_RANGE: u32 = 2;
 
 kernel_arguments! {
-    /// Two columns of `count` numbers.
+    /// The columns of `count` rows. Their keys are numbers, or pairs of them.
     pub(crate) struct Rows {
         pub(crate) keys: DevicePointer<u8>,
         pub(crate) payloads: DevicePointer<u8>,
@@ -188,7 +188,8 @@ kernel_arguments! {
         pub(crate) build_rows: u64,
         /// A row of the probe side has a match if its random number of 32 bits is below this.
         pub(crate) match_limit: u64,
-        /// Bits of the largest key of the build side.
+        /// Bits of the largest key of the build side. Of a composite key, which is the two parts of a number, half as
+        /// many are the second number.
         pub(crate) key_bits: u32,
         /// 1 for the probe side.
         pub(crate) is_probe: u32,
@@ -215,23 +216,23 @@ fn table(shape: &TableShape) -> &'static str {
 
 /// Returns the name of a kernel for tables of this shape.
 pub(crate) fn entry(kernel: &str, shape: &TableShape) -> String {
-    format!("{kernel}<{}<{}>>", table(shape), shape.width().word())
+    format!("{kernel}<{}<{}>>", table(shape), shape.width().key_type())
 }
 
 /// Returns the name of a kernel for tables that are interleaved over several GPUs.
 pub(crate) fn entry_of_interleaved(kernel: &str, width: Width) -> String {
-    format!("{kernel}<Interleaved<{}>>", width.word())
+    format!("{kernel}<Interleaved<{}>>", width.key_type())
 }
 
 /// Returns the name of a kernel for interleaved tables that works only on rows whose search begins in the GPU's own
 /// memory.
 pub(crate) fn entry_of_own(kernel: &str, width: Width) -> String {
-    format!("{kernel}_own<{}>", width.word())
+    format!("{kernel}_own<{}>", width.key_type())
 }
 
 /// Returns the name of a kernel for columns of this width.
 pub(crate) fn entry_of(kernel: &str, width: Width) -> String {
-    format!("{kernel}<{}>", width.word())
+    format!("{kernel}<{}>", width.key_type())
 }
 
 /// Returns the specifications of all programs.
@@ -251,7 +252,8 @@ fn index_spec() -> ProgramSpec {
             TableShape::bucketed(width, 1),
         ]
     });
-    let entries = shapes.as_flattened().iter();
+    let of_composite_keys = [TableShape::linear_probing(Width::Composite, 1)];
+    let entries = shapes.as_flattened().iter().chain(&of_composite_keys);
     let entries = entries.flat_map(|shape| [entry("insert", shape), entry("probe", shape)]);
     let interleaved = [Width::Four, Width::Eight].map(|width| {
         let of_all = ["insert", "probe"].map(|kernel| entry_of_interleaved(kernel, width));
@@ -284,7 +286,8 @@ fn partitions_spec() -> ProgramSpec {
 }
 
 fn workload_spec() -> ProgramSpec {
-    let entries = [Width::Four, Width::Eight].map(|width| entry_of("generate", width));
+    let widths = [Width::Four, Width::Eight, Width::Composite];
+    let entries = widths.map(|width| entry_of("generate", width));
     let source = include_str!("workload.cu");
     spec("workload.cu", source, &[], entries.to_vec())
 }

@@ -18,10 +18,35 @@ __device__ inline u64 hash_of(u64 key) {
     return (hash ^ (hash >> 32)) * kHashSecond;
 }
 
+// A key of two numbers.
+struct CompositeKey {
+    u64 first;
+    u64 second;
+};
+__device__ inline bool operator==(const CompositeKey& a, const CompositeKey& b) {
+    return a.first == b.first && a.second == b.second;
+}
+
+// Returns the hash of a composite key; as `hash_of_composite` in `shape.rs`.
+__device__ inline u64 hash_of(const CompositeKey& key) { return hash_of(hash_of(key.first) ^ key.second); }
+
+// The type of the payload of a key.
+template <class Key>
+struct PayloadType {
+    using Type = Key;
+};
+template <>
+struct PayloadType<CompositeKey> {
+    using Type = u64;
+};
+template <class Key>
+using PayloadOf = typename PayloadType<Key>::Type;
+
 // Steps after which a long search for a free slot looks whether another thread gave up.
 constexpr u32 kStepsBetweenLooks = 64;
 
-// Reads 16 bytes of a column, which no thread reads again: they leave the caches first.
+// Reads 16 bytes of a column, or the composite keys of two rows, which no thread reads again: they leave the caches
+// first.
 __device__ inline void load_vector(const u64* from, u64* to) {
     ulonglong2 vector = __ldcs(reinterpret_cast<const ulonglong2*>(from));
     to[0] = vector.x;
@@ -34,19 +59,29 @@ __device__ inline void load_vector(const u32* from, u32* to) {
     to[2] = vector.z;
     to[3] = vector.w;
 }
+__device__ inline void load_vector(const CompositeKey* from, CompositeKey* to) {
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) {
+        u64 numbers[2];
+        load_vector(&from[i].first, numbers);
+        to[i] = {numbers[0], numbers[1]};
+    }
+}
 
-// Two columns whose values have the type `Word`.
+// The columns of keys of the type `Word` and of their payloads.
 template <class Word>
 struct Columns {
-    static constexpr u32 kPerVector = 16 / sizeof(Word);
+    using Payload = PayloadOf<Word>;
+    // Rows of a vector of payloads.
+    static constexpr u32 kPerVector = 16 / sizeof(Payload);
 
     const Word* keys;
-    const Word* payloads;
+    const Payload* payloads;
     u64 count;
 
     __device__ explicit Columns(const Rows& rows)
         : keys(reinterpret_cast<const Word*>(rows.keys)),
-          payloads(reinterpret_cast<const Word*>(rows.payloads)),
+          payloads(reinterpret_cast<const Payload*>(rows.payloads)),
           count(rows.count) {}
 
     // Returns the number of vectors at the beginning of the columns: 0 if a column is not aligned to vectors.
@@ -58,7 +93,8 @@ struct Columns {
     // Works on kVectors vectors, which are `stride` apart.
     template <u32 kVectors, class Work>
     __device__ void of_vectors(u64 first, u64 stride, Work& work) const {
-        Word key[kVectors * kPerVector], payload[kVectors * kPerVector];
+        Word key[kVectors * kPerVector];
+        Payload payload[kVectors * kPerVector];
 #pragma unroll
         for (u32 v = 0; v < kVectors; v++)
             load_vector(keys + (first + v * stride) * kPerVector, key + v * kPerVector);
@@ -79,7 +115,8 @@ struct Columns {
             of_vectors<kVectors>(vector, stride, work);
         for (; vector < whole; vector += stride) of_vectors<1>(vector, stride, work);
         for (u64 row = whole * kPerVector + thread; row < count; row += stride) {
-            Word key[1] = {keys[row]}, payload[1] = {payloads[row]};
+            Word key[1] = {keys[row]};
+            Payload payload[1] = {payloads[row]};
             work(key, payload);
         }
     }

@@ -34,15 +34,27 @@ __device__ inline u64 foreign_key(u64 row, const Generating& a) {
     return has_match ? key : key + a.build_rows;
 }
 
+// Returns the key with a number.
+template <class Key>
+__device__ inline Key key_of(u64 number, const Generating&) {
+    return static_cast<Key>(number);
+}
+template <>
+__device__ inline CompositeKey key_of<CompositeKey>(u64 number, const Generating& a) {
+    const u32 second_bits = a.key_bits / 2;
+    return {number >> second_bits, number & ((1ull << second_bits) - 1)};
+}
+
 // Writes `count` rows of both columns of a side.
-template <class Word>
+template <class Key>
 __global__ void __launch_bounds__(kThreads) generate(const __grid_constant__ Generating a) {
-    Word* keys = reinterpret_cast<Word*>(a.keys);
-    Word* payloads = reinterpret_cast<Word*>(a.payloads);
+    using Payload = PayloadOf<Key>;
+    Key* keys = reinterpret_cast<Key*>(a.keys);
+    Payload* payloads = reinterpret_cast<Payload*>(a.payloads);
     for (u64 i = this_thread(); i < a.count; i += threads()) {
         const u64 row = a.first + i;
-        const u64 key = a.is_probe ? foreign_key(row, a) : build_key(row, a);
-        keys[i] = static_cast<Word>(key);
-        payloads[i] = static_cast<Word>(a.is_probe ? mixed(row ^ kProbeSeed) : mixed(key ^ kBuildSeed));
+        const u64 number = a.is_probe ? foreign_key(row, a) : build_key(row, a);
+        keys[i] = key_of<Key>(number, a);
+        payloads[i] = static_cast<Payload>(a.is_probe ? mixed(row ^ kProbeSeed) : mixed(number ^ kBuildSeed));
     }
 }

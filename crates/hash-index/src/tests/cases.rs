@@ -4,22 +4,22 @@ use std::collections::BTreeMap;
 
 use super::emulated::CHUNK_SLOTS;
 use crate::kernels::JoinTotals;
-use crate::shape::hash_of;
+use crate::shape::{HASH_FIRST, HASH_SECOND, hash_of};
 use crate::{TableMethod, TableShape, Width};
 
-/// A join of two lists of rows: key and payload.
+/// A join of two lists of rows: key and payload. The first number of a composite key is the lower half.
 #[derive(Debug, Clone)]
 pub(super) struct Case {
     pub(super) name: String,
     pub(super) shape: TableShape,
-    pub(super) build: Vec<(u64, u64)>,
-    pub(super) probe: Vec<(u64, u64)>,
+    pub(super) build: Vec<(u128, u64)>,
+    pub(super) probe: Vec<(u128, u64)>,
 }
 
 impl Case {
     /// Returns the matches, by a map.
     pub(super) fn answer(&self) -> JoinTotals {
-        let mut map = BTreeMap::<u64, (u64, u64)>::new();
+        let mut map = BTreeMap::<u128, (u64, u64)>::new();
         for (key, payload) in &self.build {
             let (count, sum) = map.entry(*key).or_default();
             (*count, *sum) = (*count + 1, sum.wrapping_add(*payload));
@@ -36,18 +36,26 @@ impl Case {
         }
         totals
     }
+
+    /// Returns whether the keys are not composite, so that the case can be joined in partitions and with interleaved
+    /// tables.
+    pub(super) fn has_single_keys(&self) -> bool {
+        self.shape.width() != Width::Composite
+    }
 }
 
 /// Returns the columns of rows as bytes.
-pub(super) fn columns(rows: &[(u64, u64)], width: Width) -> (Vec<u8>, Vec<u8>) {
-    let column = |of: fn(&(u64, u64)) -> u64| {
-        let values = rows.iter().map(of);
-        let bytes = width.bytes() as usize;
-        values
-            .flat_map(|value| value.to_le_bytes().into_iter().take(bytes))
-            .collect()
-    };
-    (column(|row| row.0), column(|row| row.1))
+pub(super) fn columns(rows: &[(u128, u64)], width: Width) -> (Vec<u8>, Vec<u8>) {
+    let (key_bytes, bytes) = (width.key_bytes() as usize, width.bytes() as usize);
+    let keys = rows.iter().map(|row| row.0.to_le_bytes());
+    let payloads = rows.iter().map(|row| row.1.to_le_bytes());
+    (
+        keys.flat_map(|key| key.into_iter().take(key_bytes))
+            .collect(),
+        payloads
+            .flat_map(|payload| payload.into_iter().take(bytes))
+            .collect(),
+    )
 }
 
 const WIDTHS: [Width; 2] = [Width::Four, Width::Eight];
@@ -56,21 +64,15 @@ const WIDTHS: [Width; 2] = [Width::Four, Width::Eight];
 pub(super) fn marker(width: Width) -> u64 {
     match width {
         Width::Four => u32::MAX.into(),
-        Width::Eight => u64::MAX,
+        Width::Eight | Width::Composite => u64::MAX,
     }
 }
 
 /// Returns rows with keys from a list and random payloads.
-fn with_payloads(keys: impl IntoIterator<Item = u64>, width: Width) -> Vec<(u64, u64)> {
+fn with_payloads(keys: impl IntoIterator<Item = u128>, width: Width) -> Vec<(u128, u64)> {
     let mut random = fastrand::Rng::with_seed(7);
-    let payload = |_: &u64| random.u64(0..=marker(width));
-    let mut payload = payload;
-    keys.into_iter()
-        .map(|key| {
-            let value = payload(&key);
-            (key, value)
-        })
-        .collect()
+    let mut payload = || random.u64(0..=marker(width));
+    keys.into_iter().map(|key| (key, payload())).collect()
 }
 
 /// Returns distinct keys at random places of the width, without the marker.
@@ -84,6 +86,16 @@ fn linear(
     width: Width,
     build: impl IntoIterator<Item = u64>,
     probe: impl IntoIterator<Item = u64>,
+) -> Case {
+    let build = build.into_iter().map(u128::from);
+    linear_of(name, width, build, probe.into_iter().map(u128::from))
+}
+
+fn linear_of(
+    name: &str,
+    width: Width,
+    build: impl IntoIterator<Item = u128>,
+    probe: impl IntoIterator<Item = u128>,
 ) -> Case {
     let build = with_payloads(build, width);
     Case {
@@ -104,7 +116,76 @@ pub(super) fn answered() -> Vec<Case> {
         cases.extend(dense(width));
     }
     let bucketed: Vec<Case> = cases.iter().filter_map(in_buckets).collect();
-    cases.into_iter().chain(bucketed).collect()
+    let cases = cases.into_iter().chain(bucketed);
+    cases.chain(composite()).collect()
+}
+
+/// Returns a composite key.
+pub(super) fn pair(first: u64, second: u64) -> u128 {
+    u128::from(second) << 64 | u128::from(first)
+}
+
+/// Returns `count` composite keys with the same hash.
+fn of_hash(hash: u64, count: u64) -> impl Iterator<Item = u128> {
+    let inverse = |odd: u64| {
+        let better = |x: u64, _| x.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(x)));
+        (0..5).fold(odd, better)
+    };
+    // The steps of `hash_of`, backwards.
+    let key = hash.wrapping_mul(inverse(HASH_SECOND));
+    let key = (key ^ (key >> 32)).wrapping_mul(inverse(HASH_FIRST));
+    assert_eq!(hash_of(key), hash);
+    (0..count).map(move |first| pair(first, hash_of(first) ^ key))
+}
+
+/// Returns joins with composite keys.
+fn composite() -> Vec<Case> {
+    let case = |name: &str, build: &[u128], probe: &[u128]| {
+        let (build, probe) = (build.iter().copied(), probe.iter().copied());
+        linear_of(name, Width::Composite, build, probe)
+    };
+    let scattered = |count| -> Vec<u128> {
+        let keys = scattered(count, Width::Eight);
+        keys.map(|key| pair(key, !key.rotate_left(32))).collect()
+    };
+    let grid = |firsts: u64, seconds: u64| -> Vec<u128> {
+        let row = |first| (0..seconds).map(move |second| pair(first, second));
+        (0..firsts).flat_map(row).collect()
+    };
+    let sizes: [(u64, usize); 6] = [(0, 33), (1, 257), (31, 1000), (64, 0), (257, 1), (1000, 65)];
+    let sizes = sizes.map(|(build, probe)| {
+        let name = format!("{build} by {probe} rows");
+        let keys = scattered(2 * build.max(1)).into_iter().cycle();
+        let probe: Vec<u128> = keys.take(probe).collect();
+        case(&name, &scattered(build), &probe)
+    });
+    let marker = u64::MAX;
+    let markers =
+        [(marker, marker), (marker, 5), (5, marker), (5, 5)].map(|key| pair(key.0, key.1));
+    let hashes = [0, 12345, marker - 1, marker];
+    let of_hashes = |count| -> Vec<u128> {
+        let keys = hashes.iter().flat_map(|hash| of_hash(*hash, count));
+        keys.collect()
+    };
+    let mut full = case("all slots taken", &scattered(64), &scattered(128));
+    full.shape = TableShape::with_slots(TableMethod::LinearProbing, Width::Composite, 64);
+    let others = [
+        case("one first number", &grid(1, 300), &grid(2, 400)),
+        case("one second number", &grid(300, 1), &grid(400, 2)),
+        case("numbers in the other order", &grid(30, 20), &grid(20, 30)),
+        case("keys twice", &scattered(300).repeat(2), &scattered(600)),
+        case("one key", &[pair(5, 6); 700], &[pair(5, 6), pair(6, 5)]),
+        case("all bits set", &markers[..2], &markers.repeat(9)),
+        case("all bits set, twice", &markers.repeat(2), &markers),
+        case(
+            "all bits set, without a match",
+            &markers[1..],
+            &markers[..1].repeat(40),
+        ),
+        case("keys of few hashes", &of_hashes(50), &of_hashes(100)),
+        full,
+    ];
+    sizes.into_iter().chain(others).collect()
 }
 
 /// Returns the case with a table of buckets in place of linear probing.
@@ -222,14 +303,14 @@ fn dense(width: Width) -> Vec<Case> {
         let all = (first..end).rev();
         let around = || (first.saturating_sub(40)..end.saturating_add(1)).chain([0, marker(width)]);
         let shape = TableShape::perfect(width, first..end);
-        let build = with_payloads(all, width);
+        let build = with_payloads(all.map(u128::from), width);
         let some = build.iter().copied().step_by(3).collect();
         for (name, build) in [("all", build), ("a third", some)] {
             cases.push(Case {
                 name: format!("{name} of {first}..{end}, {width:?}"),
                 shape,
                 build,
-                probe: with_payloads(around().chain(around()), width),
+                probe: with_payloads(around().chain(around()).map(u128::from), width),
             });
         }
     }
@@ -238,7 +319,9 @@ fn dense(width: Width) -> Vec<Case> {
 
 /// Returns joins whose table cannot be built, each with a part of its error.
 pub(super) fn refused() -> Vec<(Case, &'static str)> {
-    let mut cases = Vec::new();
+    let key = pair(9, 9);
+    let long = linear_of("a long chain", Width::Composite, [key; 9000], [key]);
+    let mut cases = vec![(long, "no slot is free among the 4096")];
     for width in WIDTHS {
         let mut small = linear("too many rows", width, scattered(33, width), [1]);
         small.shape = TableShape::with_slots(TableMethod::LinearProbing, width, 32);

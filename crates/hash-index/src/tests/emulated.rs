@@ -254,7 +254,7 @@ impl Emulated {
     fn divide(
         &self,
         image: &mut Image,
-        side: &[(u64, u64)],
+        side: &[(u128, u64)],
         shape: RunShape,
         blocks: u32,
     ) -> Divided {
@@ -296,9 +296,11 @@ impl Emulated {
 
     /// Returns both columns of a generated side.
     pub(super) fn generate(&self, workload: &Workload, side: Side) -> (Vec<u8>, Vec<u8>) {
-        let bytes = (workload.rows(side) * workload.width.bytes()) as usize;
+        let width = workload.width;
+        let bytes = [width.key_bytes(), width.bytes()]
+            .map(|of_value| (workload.rows(side) * of_value) as usize);
         let mut image = Image::new();
-        let (keys, payloads) = (image.reserve(bytes, 0), image.reserve(bytes, 0));
+        let [keys, payloads] = bytes.map(|bytes| image.reserve(bytes, 0));
         let generating = Generating {
             keys: DevicePointerMut::new(keys),
             payloads: DevicePointerMut::new(payloads),
@@ -309,11 +311,11 @@ impl Emulated {
             key_bits: workload.key_bits(),
             is_probe: u32::from(side == Side::Probe),
         };
-        let entry = entry_of("generate", workload.width);
+        let entry = entry_of("generate", width);
         let selected = (entry.as_str(), &kernels()[1].entries[..]);
         self.run(&self.generate, selected, &generating, (&mut image, 2));
-        let column = |address| image.at(address)[..bytes].to_vec();
-        (column(keys), column(payloads))
+        let column = |address, bytes: usize| image.at(address)[..bytes].to_vec();
+        (column(keys, bytes[0]), column(payloads, bytes[1]))
     }
 }
 
@@ -416,7 +418,7 @@ impl Memory {
 }
 
 /// Writes columns to memory.
-fn rows(image: &mut Image, side: &[(u64, u64)], width: Width, offset: usize) -> Rows {
+fn rows(image: &mut Image, side: &[(u128, u64)], width: Width, offset: usize) -> Rows {
     let (keys, payloads) = super::cases::columns(side, width);
     let mut column = |bytes: &[u8]| {
         let address = image.reserve(bytes.len(), offset);

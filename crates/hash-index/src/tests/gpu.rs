@@ -9,7 +9,7 @@ use forebay_device::{
     JobError, JobFailure, Step,
 };
 
-use super::cases::{Case, answered, columns};
+use super::cases::{Case, answered, columns, pair};
 use super::check;
 use crate::{
     Column, DeviceRows, HashIndex, HostRows, IndexBuilder, IndexError, JoinTotals, ProbeKeys, Side,
@@ -92,7 +92,7 @@ fn pinned(device: &Device, bytes: &[u8]) -> Column {
 }
 
 /// Brings rows to where kernels read them.
-fn place(device: &Device, rows: &[(u64, u64)], width: Width, place: Place) -> DeviceRows {
+fn place(device: &Device, rows: &[(u128, u64)], width: Width, place: Place) -> DeviceRows {
     let (keys, payloads) = columns(rows, width);
     let offset = match place {
         Place::Pinned => {
@@ -179,10 +179,12 @@ fn a_copy_of_a_gpu_s_table_gives_the_same_matches_on_the_cpu() {
 }
 
 fn generated(cuda: &mut Cuda, workload: &Workload, side: Side) -> DeviceRows {
-    let bytes = (workload.rows(side) * workload.width.bytes()) as usize;
-    let column =
-        |cuda: &Cuda| -> DeviceView<u8> { cuda.buffer::<u8>(bytes).expect("device memory").all() };
-    let (keys, payloads) = (column(cuda), column(cuda));
+    let column = |cuda: &Cuda, of_value: u64| -> DeviceView<u8> {
+        let bytes = (workload.rows(side) * of_value) as usize;
+        cuda.buffer::<u8>(bytes).expect("device memory").all()
+    };
+    let width = workload.width;
+    let (keys, payloads) = (column(cuda, width.key_bytes()), column(cuda, width.bytes()));
     let stream = cuda.uploads().clone();
     let queued = workload.generate_async(
         cuda,
@@ -279,6 +281,35 @@ fn a_gpu_probes_a_table_that_moves_between_device_and_host() {
     });
 }
 
+/// In device memory, and in memory of which half is in the host.
+#[test]
+fn a_gpu_joins_generated_sides_with_composite_keys() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let workload = Workload {
+        width: Width::Composite,
+        build_rows: 1_000_001,
+        probe_rows: 3_000_003,
+        probe_keys: ProbeKeys::Matching { thousandths: 700 },
+    };
+    let shape = TableShape::linear_probing(workload.width, workload.build_rows);
+    let (bytes, expected) = (shape.slot_bytes(), workload.answer(4));
+    on(&device, move |cuda| {
+        let sides = [Side::Build, Side::Probe].map(|side| generated(cuda, &workload, side));
+        let stream = cuda.uploads().clone();
+        for device_bytes in [bytes, bytes / 2] {
+            let memory = cuda.hybrid_memory(bytes, device_bytes).expect("memory");
+            let builder = IndexBuilder::in_memory(cuda, shape, memory.all(), &stream);
+            let mut builder = builder.expect("memory");
+            builder.insert_async(cuda, &sides[0]).expect("a kernel");
+            let index = builder.finish(cuda).expect("the table has room");
+            let found = probe(cuda, &index, &sides[1]).expect("the kernel runs");
+            assert_eq!(found, expected, "{device_bytes} of {bytes} bytes");
+        }
+    });
+}
+
 #[test]
 fn a_gpu_copies_all_bytes_of_memory_that_is_partly_in_the_host() {
     let Some((_devices, device)) = gpu() else {
@@ -368,12 +399,19 @@ fn a_gpu_counts_rows_that_many_blocks_insert_with_the_same_key() {
     let in_turn = (0..5 * KEYS).map(|row| (row % KEYS, row));
     let one_often = (0..KEYS).map(|row| (if row % 40 == 0 { 7 } else { 1_000 + row }, row));
     let all: [Vec<(u64, u64)>; 2] = [in_turn.collect(), one_often.collect()];
+    let widths = [Width::Four, Width::Eight, Width::Composite];
     for (rows, width) in all
         .iter()
-        .flat_map(|rows| [(rows, Width::Four), (rows, Width::Eight)])
+        .flat_map(|rows| widths.map(|width| (rows, width)))
     {
-        let build_rows = place(&device, rows, width, Place::Device);
-        let probe_rows: Vec<(u64, u64)> = (0..KEYS).map(|key| (key, 1)).collect();
+        let key_of = |number: u64| match width {
+            Width::Four | Width::Eight => u128::from(number),
+            Width::Composite => pair(number / 300, number % 300),
+        };
+        let keyed = rows.iter().map(|(key, payload)| (key_of(*key), *payload));
+        let keyed: Vec<(u128, u64)> = keyed.collect();
+        let build_rows = place(&device, &keyed, width, Place::Device);
+        let probe_rows: Vec<(u128, u64)> = (0..KEYS).map(|key| (key_of(key), 1)).collect();
         let probes = place(&device, &probe_rows, width, Place::Device);
         let count = rows.len() as u64;
         let found = on(&device, move |cuda| {

@@ -8,10 +8,17 @@ use forebay_device::cuda::{Arch, compile, nvrtc_version};
 
 use crate::{
     HostBuilder, HostCopy, HostIndex, HostPartitions, HostRows, IndexError, InterleavedRows,
-    JoinTotals, ProbeKeys, Side, TableMethod, Width, Workload, kernels,
+    JoinTotals, ProbeKeys, Side, TableMethod, TableShape, Width, Workload, kernels,
 };
 use cases::{Case, answered, columns, over_gpus, refused};
 use emulated::{Emulated, has_compiler};
+
+/// Returns the rows of a generated side.
+fn side_of(workload: &Workload, side: Side) -> Vec<(u128, u64)> {
+    let rows = (0..workload.rows(side)).map(|row| workload.row(side, row));
+    rows.map(|(number, payload)| (workload.key(number), payload))
+        .collect()
+}
 
 /// Joins both sides of a case on the host.
 fn on_host(case: &Case, threads: usize) -> Result<JoinTotals, IndexError> {
@@ -34,10 +41,11 @@ fn on_host(case: &Case, threads: usize) -> Result<JoinTotals, IndexError> {
 fn by_morsels(case: &Case) -> Result<JoinTotals, IndexError> {
     const ROWS: usize = 7;
     let width = case.shape.width();
-    let bytes = ROWS * width.bytes() as usize;
+    let (key_bytes, bytes) = (width.key_bytes() as usize, width.bytes() as usize);
     let (build, probe) = (columns(&case.build, width), columns(&case.probe, width));
     let morsels = |(keys, payloads): &(Vec<u8>, Vec<u8>)| -> Vec<(Vec<u8>, Vec<u8>)> {
-        let both = keys.chunks(bytes).zip(payloads.chunks(bytes));
+        let both = keys.chunks(ROWS * key_bytes);
+        let both = both.zip(payloads.chunks(ROWS * bytes));
         both.map(|(keys, payloads)| (keys.to_vec(), payloads.to_vec()))
             .collect()
     };
@@ -111,7 +119,7 @@ fn tables_on_the_host_that_take_rows_in_morsels_agree_with_the_model() {
 
 #[test]
 fn a_table_without_room_for_all_rows_is_not_finished() {
-    let shape = crate::TableShape::with_slots(TableMethod::LinearProbing, Width::Eight, 32);
+    let shape = TableShape::with_slots(TableMethod::LinearProbing, Width::Eight, 32);
     let builder = HostBuilder::new(shape, 1);
     let zeros = vec![0; 33 * 8];
     let rows = HostRows {
@@ -134,13 +142,13 @@ fn a_table_without_room_for_all_rows_is_not_finished() {
 #[test]
 fn partitions_on_the_host_agree_with_the_model() {
     for (bits, threads) in [(0, 1), (1, 7), (5, 2), (10, 3)] {
-        for case in answered() {
+        for case in answered().into_iter().filter(Case::has_single_keys) {
             let found = by_partitions(&case, bits, threads);
             let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
             assert_eq!(found, case.answer(), "{} in 2^{bits} partitions", case.name);
         }
         for (case, part) in refused() {
-            if case.build.len() > 1000 {
+            if case.build.len() > 1000 && case.has_single_keys() {
                 let error = by_partitions(&case, bits, threads).expect_err(&case.name);
                 assert!(error.to_string().contains(part), "{}: {error}", case.name);
             }
@@ -157,12 +165,11 @@ fn large_sides_are_joined_by_several_runs_and_a_heavy_partition_by_all_threads()
         probe_rows: 700_000,
         probe_keys: ProbeKeys::Uniform,
     };
-    let side = |side| (0..workload.rows(side)).map(move |row| workload.row(side, row));
     let mut case = Case {
         name: "several runs".to_owned(),
-        shape: crate::TableShape::bucketed(Width::Four, 300_000),
-        build: side(Side::Build).collect(),
-        probe: side(Side::Probe).collect(),
+        shape: TableShape::bucketed(Width::Four, 300_000),
+        build: side_of(&workload, Side::Build),
+        probe: side_of(&workload, Side::Probe),
     };
     let bits = HostPartitions::bits_for(Width::Four, 300_000);
     assert_eq!(bits, 2);
@@ -200,7 +207,8 @@ fn kernels_of_interleaved_tables_emulated_on_the_cpu_agree_with_the_model() {
         return;
     }
     let emulated = Emulated::new();
-    let is_by_slots = |case: &Case| case.shape.method() == TableMethod::LinearProbing;
+    let is_by_slots =
+        |case: &Case| case.shape.method() == TableMethod::LinearProbing && case.has_single_keys();
     let cases = answered().into_iter().filter(is_by_slots);
     for (index, case) in cases.chain(over_gpus()).enumerate() {
         let (gpus, blocks) = ([2, 4][index % 2], [1, 2, 3][index % 3]);
@@ -232,7 +240,8 @@ fn kernels_of_partitions_emulated_on_the_cpu_agree_with_the_model() {
         return;
     }
     let emulated = Emulated::new();
-    let is_by_hash = |case: &Case| case.shape.method() == TableMethod::LinearProbing;
+    let is_by_hash =
+        |case: &Case| case.shape.method() == TableMethod::LinearProbing && case.has_single_keys();
     let cases = answered().into_iter().filter(is_by_hash);
     for (index, case) in cases.enumerate() {
         let (run_rows, bits, slots) = [(100, 2, 256), (1000, 0, 2048), (33, 3, 128)][index % 3];
@@ -256,6 +265,7 @@ fn the_emulated_kernel_generates_what_the_host_does() {
         (Width::Four, 1000, matching(0)),
         (Width::Four, 1000, matching(300)),
         (Width::Eight, 1000, matching(1000)),
+        (Width::Composite, 1000, matching(300)),
     ] {
         let workload = Workload {
             width,
@@ -264,8 +274,7 @@ fn the_emulated_kernel_generates_what_the_host_does() {
             probe_keys,
         };
         for side in [Side::Build, Side::Probe] {
-            let rows = (0..workload.rows(side)).map(|row| workload.row(side, row));
-            let expected = columns(&rows.collect::<Vec<_>>(), width);
+            let expected = columns(&side_of(&workload, side), width);
             assert_eq!(
                 emulated.generate(&workload, side),
                 expected,
@@ -282,6 +291,7 @@ fn the_answer_of_a_workload_is_that_of_the_host_engine() {
         (Width::Eight, ProbeKeys::Uniform),
         (Width::Four, ProbeKeys::Matching { thousandths: 400 }),
         (Width::Eight, ProbeKeys::Zipf { hundredths: 125 }),
+        (Width::Composite, ProbeKeys::Matching { thousandths: 400 }),
     ] {
         let workload = Workload {
             width,
@@ -289,18 +299,29 @@ fn the_answer_of_a_workload_is_that_of_the_host_engine() {
             probe_rows: 5000,
             probe_keys,
         };
-        let rows = |side| (0..workload.rows(side)).map(move |row| workload.row(side, row));
         let case = Case {
             name: format!("{workload:?}"),
-            shape: crate::TableShape::perfect(width, 0..workload.build_rows),
-            build: rows(Side::Build).collect(),
-            probe: rows(Side::Probe).collect(),
+            shape: match width {
+                Width::Composite => TableShape::linear_probing(width, workload.build_rows),
+                Width::Four | Width::Eight => TableShape::perfect(width, 0..workload.build_rows),
+            },
+            build: side_of(&workload, Side::Build),
+            probe: side_of(&workload, Side::Probe),
         };
-        assert_eq!(
-            on_host(&case, 2).expect("a dense table"),
-            workload.answer(3)
-        );
+        assert_eq!(on_host(&case, 2).expect("a table"), workload.answer(3));
     }
+}
+
+#[test]
+#[should_panic(expected = "tables of buckets do not support composite keys")]
+fn tables_of_buckets_refuse_composite_keys() {
+    let _ = TableShape::bucketed(Width::Composite, 1);
+}
+
+#[test]
+#[should_panic(expected = "partitions do not support composite keys")]
+fn partitions_refuse_composite_keys() {
+    let _ = crate::RunShape::new(Width::Composite, 1, 0);
 }
 
 #[test]

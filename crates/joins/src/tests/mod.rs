@@ -187,7 +187,7 @@ fn a_gpu_finds_all_matches_of_keys_that_runs_share() {
 fn answer(build: &[(u64, u64)], probe: &[(u64, u64)], width: Width) -> JoinTotals {
     let cut = |value: u64| match width {
         Width::Four => u64::from(value as u32),
-        Width::Eight => value,
+        Width::Eight | Width::Composite => value,
     };
     let mut map = BTreeMap::<u64, (u64, u64)>::new();
     for (key, payload) in build {
