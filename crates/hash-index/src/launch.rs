@@ -15,17 +15,24 @@ use crate::index::{Table, Totals};
 use crate::kernels::{
     BLOCKS_OF_CHUNK, Dividing, Emptying, Generating, INDEX, Inserting, InsertingPartition, Outcome,
     PARTITIONS, PartitionRows, Probing, ProbingPartition, ROWS_AHEAD, Slice, THREADS,
-    THREADS_OF_TILE, TILE_BYTES_OF_THREAD, WORKLOAD, entry, entry_of,
+    THREADS_OF_TILE, TILE_BYTES_OF_THREAD, WORKLOAD, WritingRun, entry, entry_of,
 };
+use crate::partitions::sieve::Sieve;
+use crate::partitions::written::{HostPart, UsedToWrite};
 use crate::partitions::{JoinMemory, RunShape};
 use crate::shape::{TableShape, Width};
 use crate::workload::{ProbeKeys, Side, Workload};
+
+/// Minimum number of rows of which a thread asks a sieve. If all have one heavy key, it adds them together.
+const SIFTED_ROWS: u64 = 32;
+/// Number of blocks that copy a run to host memory: enough for the rate of the bus, and few beside those that divide.
+const BLOCKS_OF_COPY: u64 = 32;
 
 /// A kernel in flight. It owns what the kernel uses; dropping it waits for the kernel.
 #[must_use = "dropping it waits for the kernel"]
 pub struct InFlight {
     event: Arc<Event>,
-    _used: Box<dyn Any + Send>,
+    used: Box<dyn Any + Send>,
 }
 
 impl InFlight {
@@ -35,6 +42,24 @@ impl InFlight {
     /// The fault of earlier work on the device.
     pub(crate) fn is_done(&self) -> Result<bool, DeviceFault> {
         self.event.is_done()
+    }
+
+    /// Returns the event that completes when the kernel has finished.
+    pub(crate) fn event(&self) -> &Arc<Event> {
+        &self.event
+    }
+
+    /// Blocks until the kernel has finished, and returns what it used.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    ///
+    /// # Panics
+    /// If that is of another type.
+    pub(crate) fn finish<T: 'static>(mut self) -> Result<Box<T>, DeviceFault> {
+        self.event.wait()?;
+        let used = std::mem::replace(&mut self.used, Box::new(()));
+        Ok(used.downcast().expect("what the launch was given"))
     }
 
     /// Leaves what the kernel uses to the device, which drops it some time after the kernel has finished. Returns at
@@ -227,7 +252,7 @@ unsafe fn launch<A: KernelArguments>(
     match cuda.mark(stream) {
         Ok(event) => Ok(InFlight {
             event,
-            _used: Box::new(used),
+            used: Box::new(used),
         }),
         Err(fault) => {
             // The device is lost, whatever this call returns.
@@ -237,10 +262,69 @@ unsafe fn launch<A: KernelArguments>(
     }
 }
 
-/// Queues the kernels that copy rows into the memory of a run.
+/// Queues a kernel that asks a sieve which rows of a run of a side are divided.
+pub(crate) fn sift(
+    cuda: &mut Cuda,
+    (sieve, side): (&Sieve, Side),
+    rows: &DeviceRows,
+    stream: &Stream,
+) -> Result<InFlight, JobError> {
+    rows.keys.assert_reaches(cuda);
+    rows.payloads.assert_reaches(cuda);
+    let arguments = sieve.arguments(cuda, rows, side);
+    let kernel = cuda.kernel(&PARTITIONS, &entry_of("sift", sieve.width()))?;
+    let mut shape = kernel.persistent_shape(THREADS, 0)?;
+    let rows_of_block = u64::from(THREADS) * SIFTED_ROWS;
+    shape.blocks = shape
+        .blocks
+        .min(arguments.rows.count.div_ceil(rows_of_block));
+    let used = (sieve.clone(), rows.clone());
+    // SAFETY: `sift` takes `Sifting`. It reads both columns, each of `count` values, and the slots of the heavy keys,
+    // of which some are empty. It changes the rows of heavy keys, the words of the filter and the number of dropped
+    // rows by atomic operations, and writes a bit for each row; `arguments` has checked that there are as many bits.
+    // `used` owns all of them.
+    unsafe { launch(cuda, (&kernel, &shape), &arguments, used, stream) }
+}
+
+/// Queues a kernel that copies the used bytes of a run, which its last slice tells, to pinned host memory. The result
+/// owns a [`UsedToWrite`].
+pub(crate) fn write_run(
+    cuda: &mut Cuda,
+    (from, last): (&DeviceView<u8>, &DeviceView<Slice>),
+    (mut to, width): (HostPart, Width),
+    stream: &Stream,
+) -> Result<InFlight, JobError> {
+    cuda.assert_owns(from);
+    cuda.assert_owns(last);
+    assert!(
+        to.len() >= from.len(),
+        "{} bytes of {}",
+        to.len(),
+        from.len()
+    );
+    let arguments = WritingRun {
+        from: from.pointer(),
+        to: to.device_pointer(),
+        last: last.pointer(),
+        value_bytes: width.bytes(),
+    };
+    let addresses = arguments.from.address() | arguments.to.address();
+    assert!(addresses.is_multiple_of(16), "{arguments:?}");
+    let kernel = cuda.kernel(&PARTITIONS, "write_run")?;
+    let mut shape = kernel.persistent_shape(THREADS, 0)?;
+    shape.blocks = shape.blocks.min(BLOCKS_OF_COPY);
+    let used: UsedToWrite = (from.clone(), last.clone(), to);
+    // SAFETY: `write_run` takes `WritingRun`. It reads the bytes of the run up to the end of its last slice, which
+    // earlier kernels have placed there, and writes them to pinned memory that is as long. Both begin at multiples of
+    // 16, and the end is one. `used` owns all of them, and is the only owner of the pinned memory.
+    unsafe { launch(cuda, (&kernel, &shape), &arguments, used, stream) }
+}
+
+/// Queues the kernels that copy rows into the memory of a run: all rows, or those with a bit of `kept`, which the
+/// stream's earlier work has written.
 pub(crate) fn divide(
     cuda: &mut Cuda,
-    (rows, shape): (&DeviceRows, RunShape),
+    (rows, shape, kept): (&DeviceRows, RunShape, Option<DeviceView<u32>>),
     (slices, next): (DeviceView<Slice>, DeviceView<u32>),
     to: DeviceView<u8>,
     stream: &Stream,
@@ -252,12 +336,13 @@ pub(crate) fn divide(
     cuda.assert_owns(&to);
     let arguments = Dividing {
         rows: rows.rows(shape.width()),
+        kept: kept.as_ref().map(DeviceView::pointer).unwrap_or_default(),
         slices: slices.pointer_mut(),
         next: next.pointer_mut(),
         to: to.pointer_mut(),
         bits: shape.bits(),
     };
-    let used = (rows.clone(), slices, next, to);
+    let used = (rows.clone(), kept, slices, next, to);
     let mut queue = |name: &str| {
         let kernel = cuda.kernel(&PARTITIONS, &entry_of(name, shape.width()))?;
         let count = arguments.rows.count;
@@ -269,10 +354,10 @@ pub(crate) fn divide(
             },
             _ => shape_for(&kernel, count)?,
         };
-        // SAFETY: these kernels take `Dividing`. They read both columns, each of `count` values, and write a slice and
-        // a place for each of 2^`bits` partitions. The last one writes each row at a place of its slice: all slices
-        // have room in the memory of a run with at most that many rows. Its tile is in the shared memory that its
-        // launch has. `used` owns all of them.
+        // SAFETY: these kernels take `Dividing`. They read both columns, each of `count` values, and with a sieve a
+        // bit for each row, which `sift` has written. They write a slice and a place for each of 2^`bits` partitions.
+        // The last one writes each row at a place of its slice: all slices have room in the memory of a run with at
+        // most that many rows. Its tile is in the shared memory that its launch has. `used` owns all of them.
         unsafe { launch(cuda, (&kernel, &launched), &arguments, used.clone(), stream) }
     };
     let (counted, placed) = (queue("count_rows")?, queue("place_slices")?);

@@ -32,8 +32,8 @@ pub use index::{HashIndex, IndexBuilder, InterleavedRows, Totals};
 pub use kernels::{JoinTotals, kernels};
 pub use launch::InFlight;
 pub use partitions::{
-    DevicePartitions, LoadedRows, PartitionJoin, RunShape, STAGES, Slices, StepInFlight,
-    StoredRuns, TableMemory,
+    DevicePartitions, LoadedRows, PartitionJoin, RunCopy, RunShape, STAGES, Sieve, Sifted, Slices,
+    StepInFlight, StoredRuns, TableMemory,
 };
 pub use shape::{TableMethod, TableShape, Width};
 pub use workload::{ProbeKeys, Side, Workload};

@@ -1,6 +1,8 @@
 //! Sides of a join in partitions, for kernels: each partition has a table of its own.
 
+pub(crate) mod sieve;
 mod stored;
+pub(crate) mod written;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,8 +23,11 @@ use crate::kernels::{
 };
 use crate::launch::{self, InFlight};
 use crate::shape::{TableShape, Width};
+use crate::workload::Side;
 
+pub use sieve::{Sieve, Sifted};
 pub use stored::{LoadedRows, StoredRuns};
+pub use written::RunCopy;
 
 /// Maximum number of rows of a run, whose slices are counted by 32-bit numbers.
 const RUN_ROWS_MAX: u64 = 1 << 30;
@@ -88,6 +93,8 @@ pub struct Slices {
     slices: DeviceView<Slice>,
     /// Where the next row of each partition goes, while a run is divided.
     next: DeviceView<u32>,
+    /// What is asked of rows of this side before they are divided.
+    sieve: Option<(Sieve, Side)>,
 }
 
 impl Slices {
@@ -110,6 +117,7 @@ impl Slices {
             divided: vec![false; runs],
             slices,
             next,
+            sieve: None,
         })
     }
 
@@ -126,7 +134,8 @@ impl Slices {
         (runs * shape.partitions() * of_slice) as u64
     }
 
-    /// Queues kernels that copy rows into the memory of a run, and returns at once.
+    /// Queues kernels that copy rows, or those that a sieve keeps, into the memory of a run, and returns at once. All
+    /// runs with one sieve must be divided on one stream.
     ///
     /// # Errors
     /// If a kernel does not compile, or the device fails.
@@ -150,7 +159,12 @@ impl Slices {
         let (slices, next) = (self.slices.view(of_run.clone()), self.next.view(of_run));
         let to = to.view(0..self.shape.bytes() as usize);
         assert_is_aligned(to.pointer());
-        launch::divide(cuda, (rows, self.shape), (slices, next), to, stream)
+        let kept = match &self.sieve {
+            None => None,
+            Some((sieve, side)) => Some(sieve.sift_async(cuda, (rows, *side), stream)?),
+        };
+        let rows = (rows, self.shape, kept);
+        launch::divide(cuda, rows, (slices, next), to, stream)
     }
 
     /// Returns the indexes of the slices of a run.

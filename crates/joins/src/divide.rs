@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_device::cuda::{Cuda, DeviceView, Event, HostRegistration, Part, Stream, Transfer};
-use forebay_device::{AlignedBytes, JobError};
-use forebay_hash_index::Slices;
+use forebay_device::{AlignedBytes, DeviceFault, JobError};
+use forebay_hash_index::{RunCopy, Slices};
 use forebay_movement::{Chunk, Consumer};
 use parking_lot::Mutex;
 
@@ -33,7 +33,33 @@ pub(crate) struct RunMemory {
 pub(crate) enum Place {
     Device(DeviceView<u8>),
     /// It is copied from a buffer to host memory.
-    Spilled(Transfer<DeviceView<u8>, SpillPart>),
+    Spilled(Spilling),
+}
+
+/// A copy of a run to host memory, in flight.
+#[derive(Debug)]
+pub(crate) enum Spilling {
+    /// By the copy engine: the whole memory of the run.
+    All(Transfer<DeviceView<u8>, SpillPart>),
+    /// By a kernel: what is used of it, after rows were dropped.
+    Used(RunCopy),
+}
+
+impl Spilling {
+    fn event(&self) -> &Arc<Event> {
+        match self {
+            Spilling::All(copy) => copy.event(),
+            Spilling::Used(copy) => copy.event(),
+        }
+    }
+
+    /// Blocks until the copy is done, and returns the memory to which it went.
+    pub(crate) fn finish(self) -> Result<SpillPart, DeviceFault> {
+        match self {
+            Spilling::All(copy) => copy.finish().map(|(_, to)| to),
+            Spilling::Used(copy) => copy.finish(),
+        }
+    }
 }
 
 /// Divides chunks of a side.
@@ -135,7 +161,11 @@ impl Consumer for DivideChunks {
                 let divided = cuda.mark(stream)?;
                 cuda.wait(&memory.stream, &divided)?;
                 let to = memory.spill.pop().expect("a part for each run");
-                let copy = Transfer::begin(cuda, buffer.clone(), to, &memory.stream)?;
+                let stream = &memory.stream;
+                let copy = match slices.may_drop() {
+                    true => Spilling::Used(slices.copy_async(cuda, (run, &*buffer), to, stream)?),
+                    false => Spilling::All(Transfer::begin(cuda, buffer.clone(), to, stream)?),
+                };
                 *copied = Some(Arc::clone(copy.event()));
                 Place::Spilled(copy)
             }

@@ -11,8 +11,8 @@ use forebay_cancel::Stop;
 use forebay_device::cuda::{Cuda, DeviceView, HostRegistration, Part, Priority, Stream};
 use forebay_device::{AlignedBytes, Device, DeviceFault, DeviceState, available_host_bytes};
 use forebay_hash_index::{
-    Column, DevicePartitions, IndexError, JoinTotals, LoadedRows, PartitionJoin, Slices,
-    StoredRuns, TableMemory,
+    Column, DevicePartitions, IndexError, JoinTotals, LoadedRows, PartitionJoin, Side as JoinSide,
+    Sieve, Sifted, Slices, StoredRuns, TableMemory,
 };
 use forebay_movement::method::run_on_device;
 use forebay_movement::storage::{DataFile, FileError, PageCache};
@@ -20,6 +20,7 @@ use forebay_movement::{Source, StagingRing};
 
 use crate::crew::Crew;
 use crate::divide::{DivideChunks, Place, RunMemory, SpillPart};
+use crate::heavy::heavy_keys;
 use crate::loads::{Load, LoadOfSide, loads};
 use crate::plan::BUFFERS;
 use crate::run_file::RunFile;
@@ -98,6 +99,10 @@ pub struct JoinReport {
     pub join: Duration,
     /// Number of tables that were built.
     pub tables: usize,
+    /// Number of keys with so many rows on the build side that all their rows were kept apart.
+    pub heavy_keys: usize,
+    /// Number of rows of the probe side that the filter dropped, without those of heavy keys.
+    pub filtered_rows: u64,
 }
 
 /// Runs work on the thread of a GPU, and returns its result. Blocks.
@@ -158,10 +163,13 @@ impl PartitionedJoin {
     /// Joins both sides. Blocks; must not be called on an async worker thread or on a device's thread. Runs on disk are
     /// in an unnamed file, whose disk space is freed after the call or when the process ends.
     ///
+    /// Keys with thousands of rows on the build side are kept apart: at most 2,048 keys, which a sample of its rows
+    /// shows. If the sample missed a key that has too many rows for a table, the join begins again with a larger one.
+    ///
     /// # Errors
-    /// The first error: if a key has more than about 4,096 rows in one table, the join is stopped, the disk is full or
-    /// fails, or the device is lost; after a join that failed, also if the host cannot pin as much memory again. A
-    /// later call can succeed, unless the device is lost.
+    /// The first error: if a key that is not kept apart has more than about 4,096 rows in one table, the join is
+    /// stopped, the disk is full or fails, or the device is lost; after a join that failed, also if the host cannot
+    /// pin as much memory again. A later call can succeed, unless the device is lost.
     ///
     /// # Panics
     /// If a side has other rows than the plan says.
@@ -174,15 +182,33 @@ impl PartitionedJoin {
         let width = self.plan.run.width().bytes();
         let bytes = [build, probe].map(|side| side.bytes());
         assert_eq!(bytes, self.plan.rows.map(|rows| 2 * rows * width), "bytes");
+        let [first, second] = self.plan.samples.map(|rows| rows.min(self.plan.rows[0]));
+        match self.run_sampled([build, probe], (began, first), stop) {
+            Err(JoinError::Index(IndexError::ChainTooLong { .. })) if first < second => {
+                self.run_sampled([build, probe], (began, second), stop)
+            }
+            result => result,
+        }
+    }
+
+    /// Joins both sides, with the heavy keys that a sample of this number of rows has.
+    fn run_sampled(
+        &mut self,
+        sides: [&PinnedColumns; 2],
+        (began, sample): (Instant, u64),
+        stop: &Stop,
+    ) -> Result<JoinReport, JoinError> {
         stop.check()?;
+        let heavy_keys = heavy_keys(sides[0].host_rows(), self.plan.run.width(), sample);
         let file = self.file()?;
         let host = self.host.take();
         let HostMemory { runs, halves } = match host {
             Some(host) => host,
             None => HostMemory::pin(&self.device, &self.plan, stop)?,
         };
-        let [in_memory, on_disk] = self.slices()?;
-        let sides = [build, probe];
+        let kept_apart = heavy_keys.len();
+        let sieve = self.sieve(heavy_keys)?;
+        let [in_memory, on_disk] = self.slices(sieve.clone())?;
         let (in_memory, runs) = self.divide_in_memory(sides, in_memory, runs, stop)?;
         let (on_disk, halves) = match &file {
             Some(file) => self.divide_to_disk(sides, on_disk, halves, (file, stop))?,
@@ -190,7 +216,9 @@ impl PartitionedJoin {
         };
         let divided = Instant::now();
         let sides = self.divided(in_memory, on_disk)?;
-        let (totals, tables, halves) = self.join(&sides, halves, file.as_ref(), stop)?;
+        let sifted = self.sifted(sieve)?;
+        let (mut totals, tables, halves) = self.join(&sides, halves, file.as_ref(), stop)?;
+        totals.add(sifted.totals);
         drop(sides);
         self.host = Arc::into_inner(runs).map(|runs| HostMemory { runs, halves });
         Ok(JoinReport {
@@ -198,7 +226,31 @@ impl PartitionedJoin {
             divide: divided - began,
             join: divided.elapsed(),
             tables,
+            heavy_keys: kept_apart,
+            filtered_rows: sifted.filtered_rows,
         })
+    }
+
+    /// Takes device memory for a sieve with these heavy keys; `None` if it would drop no row.
+    fn sieve(&self, heavy_keys: Vec<u64>) -> Result<Option<Sieve>, JoinError> {
+        let (run, filter_rows) = (self.plan.run, self.plan.filter_rows());
+        if heavy_keys.is_empty() && filter_rows.is_none() {
+            return Ok(None);
+        }
+        let stream = self.memory.kernels.clone();
+        on_gpu(&self.device, move |cuda| {
+            let sieve = Sieve::new(cuda, run, (&heavy_keys, filter_rows), &stream)?;
+            Ok(Some(sieve))
+        })
+    }
+
+    /// Reads what a sieve did after both sides were divided. Frees its memory.
+    fn sifted(&self, sieve: Option<Sieve>) -> Result<Sifted, JoinError> {
+        let Some(sieve) = sieve else {
+            return Ok(Sifted::default());
+        };
+        let stream = self.memory.kernels.clone();
+        on_gpu(&self.device, move |cuda| Ok(sieve.finish(cuda, &stream)?))
     }
 
     /// Makes the file of the runs on disk; `None` if there are none.
@@ -213,16 +265,25 @@ impl PartitionedJoin {
     }
 
     /// Takes device memory for the slices of both sides' runs: of those in memory, and of those on disk.
-    fn slices(&self) -> Result<[[Slices; 2]; 2], JoinError> {
+    fn slices(&self, sieve: Option<Sieve>) -> Result<[[Slices; 2]; 2], JoinError> {
         let (shape, stream) = (self.plan.run, self.memory.kernels.clone());
         let runs = [self.plan.in_memory(), self.plan.on_disk()];
         on_gpu(&self.device, move |cuda| {
-            let slices = |runs| Slices::new(cuda, shape, runs, &stream);
-            let [[build, probe], [build_on_disk, probe_on_disk]] = runs;
-            Ok([
-                [slices(build)?, slices(probe)?],
-                [slices(build_on_disk)?, slices(probe_on_disk)?],
-            ])
+            let slices = |runs, side| -> Result<Slices, IndexError> {
+                let slices = Slices::new(cuda, shape, runs, &stream)?;
+                Ok(match &sieve {
+                    Some(sieve) => slices.sifted_by(sieve, side),
+                    None => slices,
+                })
+            };
+            let of_sides = |[build, probe]: [usize; 2]| -> Result<[Slices; 2], IndexError> {
+                Ok([
+                    slices(build, JoinSide::Build)?,
+                    slices(probe, JoinSide::Probe)?,
+                ])
+            };
+            let [in_memory, on_disk] = runs;
+            Ok([of_sides(in_memory)?, of_sides(on_disk)?])
         })
     }
 
@@ -332,16 +393,22 @@ impl PartitionedJoin {
     ) -> Result<(Slices, Half), JoinError> {
         let memory = self.run_memory(Vec::new(), half.free);
         let (side, memory) = self.divide(chunks, (slices, &runs), memory, stop)?;
+        let (slices, stream, of_runs) = (side.slices, self.memory.kernels.clone(), runs.clone());
+        let (slices, used) = on_gpu(&self.device, move |cuda| {
+            let used = slices.used_bytes(cuda, of_runs, &stream)?;
+            Ok((slices, used))
+        })?;
         let mut full = Vec::new();
-        for (run, place) in runs.zip(side.runs) {
+        for ((run, place), used) in runs.zip(side.runs).zip(used) {
             if let Place::Spilled(copy) = place {
                 let copied = copy.finish();
-                let (_, part) = copied.map_err(|fault| JoinError::lost(&self.device, &fault))?;
-                full.push((first_in_file + run, part));
+                let part = copied.map_err(|fault| JoinError::lost(&self.device, &fault))?;
+                let bytes = (used as usize).next_multiple_of(PAGE_BYTES);
+                full.push((first_in_file + run, part, bytes));
             }
         }
         let free = memory.spill;
-        Ok((side.slices, Half { free, full }))
+        Ok((slices, Half { free, full }))
     }
 
     /// Reads where partitions are in the runs of both sides.
@@ -469,15 +536,20 @@ impl DividedSide {
 /// A half of the memory through which runs pass to disk.
 struct Half {
     free: Vec<SpillPart>,
-    /// The parts that have a run, with its index in the file.
-    full: Vec<(usize, SpillPart)>,
+    /// The parts that have a run, with its index in the file and the bytes of its used pages.
+    full: Vec<(usize, SpillPart, usize)>,
 }
 
 impl Half {
-    /// Writes all runs. Blocks. Returns the half with all its parts free. An error goes to the crew.
+    /// Writes the used pages of all runs. Blocks. Returns the half with all its parts free. An error goes to the
+    /// crew.
     fn write(mut self, file: &RunFile, crew: &Crew<'_>) -> Half {
-        file.write(&self.full, crew);
-        let written = self.full.drain(..).map(|(_, part)| part);
+        let runs = self.full.iter();
+        let runs: Vec<(usize, &[u8])> = runs
+            .map(|(run, part, bytes)| (*run, &part[..*bytes]))
+            .collect();
+        file.write(&runs, crew);
+        let written = self.full.drain(..).map(|(_, part, _)| part);
         self.free.extend(written);
         self
     }
@@ -504,7 +576,7 @@ fn gathered(
     let mut ended = |place| match place {
         Place::Device(view) => Ok(Ended::Device(view)),
         Place::Spilled(copy) => {
-            let (_, part) = copy.finish()?;
+            let part = copy.finish()?;
             let range = part.offset()..part.offset() + part.len();
             parts.push(part);
             Ok(Ended::Host(range))

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use forebay_device::PAGE_BYTES;
-use forebay_hash_index::{RunShape, STAGES, Slices, TableShape, Width};
+use forebay_hash_index::{RunShape, STAGES, Sieve, Slices, TableShape, Width};
 use forebay_movement::RingOptions;
 
 use crate::JoinError;
+use crate::heavy::{HEAVY_KEYS_MAX, SAMPLES};
 
 /// Runs that are written back to host memory at the same time.
 pub(crate) const BUFFERS: usize = 4;
@@ -37,6 +38,10 @@ pub struct JoinOptions {
     pub spill_directory: Option<PathBuf>,
     /// The ring through which both sides are brought. A chunk becomes a run.
     pub ring: RingOptions,
+    /// Whether the keys of the build side are added to a Bloom filter in device memory, which takes a byte for each
+    /// row. Rows of the probe side whose key is not in it cross the bus once, and spill neither to host memory nor to
+    /// disk. This pays if many rows of the probe side have no match.
+    pub has_filter: bool,
 }
 
 /// How a join divides its sides, and where their runs are: the first ones in device memory, the next in host memory,
@@ -59,6 +64,10 @@ pub struct JoinPlan {
     /// does.
     pub(crate) half: usize,
     pub(crate) spill_directory: Option<PathBuf>,
+    pub(crate) has_filter: bool,
+    /// Maximum numbers of rows of the build side in which heavy keys are sought: at first, and again if a key has too
+    /// many rows for a table.
+    pub(crate) samples: [u64; 2],
 }
 
 /// The device memory that a join with some number of partitions takes.
@@ -70,17 +79,24 @@ struct Layout {
 }
 
 impl Layout {
-    /// Returns the layout for these numbers of runs of both sides.
-    fn new(run: RunShape, runs: [usize; 2], table_bytes: u64, ring: RingOptions) -> Layout {
+    /// Returns the layout for these numbers of runs of both sides, and for a filter of this number of rows, if any.
+    fn new(
+        run: RunShape,
+        runs: [usize; 2],
+        filter_rows: Option<u64>,
+        table_bytes: u64,
+        ring: RingOptions,
+    ) -> Layout {
         let slices: u64 = runs.iter().map(|runs| Slices::bytes(run, *runs)).sum();
         let of_ring = (ring.slots as u64).saturating_mul(ring.slot_bytes as u64);
         let staging = STAGES as u64 * staging_bytes(table_bytes, runs[0]);
         let buffers = BUFFERS as u64 * run_bytes(run);
+        let sieve = Sieve::bytes(run, HEAVY_KEYS_MAX, filter_rows);
         let fixed = buffers + slices + table_bytes + staging + OTHER_BYTES;
         Layout {
             run,
             table_bytes,
-            fixed_bytes: of_ring.saturating_add(fixed),
+            fixed_bytes: of_ring.saturating_add(fixed).saturating_add(sieve),
         }
     }
 
@@ -120,7 +136,8 @@ impl JoinPlan {
             // All rows of a run may be of one partition.
             let table_bytes = of_partition(bits).min(of_table).max(slot_bytes(run_rows));
             let run = RunShape::new(width, run_rows, bits);
-            Layout::new(run, runs, table_bytes, ring)
+            let filter_rows = options.has_filter.then_some(rows[0]);
+            Layout::new(run, runs, filter_rows, table_bytes, ring)
         };
         let has_room = |bits: &u32| of_partition(*bits) <= of_table;
         let bits = (1..=BITS_MAX).find(has_room).unwrap_or(BITS_MAX);
@@ -155,6 +172,8 @@ impl JoinPlan {
             in_host,
             half,
             spill_directory: options.spill_directory,
+            has_filter: options.has_filter,
+            samples: SAMPLES,
         })
     }
 
@@ -211,6 +230,11 @@ impl JoinPlan {
         let (runs, half) = (self.on_disk()[side], self.half.max(1));
         let firsts = (0..runs).step_by(half);
         firsts.map(move |first| first..runs.min(first + half))
+    }
+
+    /// Returns the number of rows whose keys a filter has; `None` if there is no filter.
+    pub(crate) fn filter_rows(&self) -> Option<u64> {
+        self.has_filter.then_some(self.rows[0])
     }
 
     /// Returns the bytes of each staging memory of tables.
@@ -276,6 +300,7 @@ mod tests {
             host_bytes: 64 << 30,
             spill_directory: None,
             ring,
+            has_filter: false,
         };
         JoinPlan::new(Width::Eight, rows, options)
     }
@@ -290,6 +315,7 @@ mod tests {
                 slots: 8,
                 slot_bytes: 16 << 20,
             },
+            has_filter: false,
         };
         JoinPlan::new(Width::Eight, [1_024_000_000; 2], options)
     }
@@ -347,6 +373,7 @@ mod tests {
                     slots: 8,
                     slot_bytes,
                 },
+                has_filter: false,
             };
             JoinPlan::new(Width::Eight, rows, options).expect("enough memory")
         };
@@ -358,6 +385,33 @@ mod tests {
         let large = plan([1000, 10_000 << 20], 16 << 20, 320 << 20, 1 << 30);
         assert!((4..1024).contains(&large.partitions()), "{large:?}");
         assert!(large.disk_bytes() > 0);
+    }
+
+    #[test]
+    fn a_filter_takes_a_byte_of_device_memory_for_each_row_of_the_build_side() {
+        let plan = |has_filter, device_bytes| {
+            let options = JoinOptions {
+                device_bytes,
+                host_bytes: 64 << 30,
+                spill_directory: None,
+                ring: RingOptions {
+                    slots: 8,
+                    slot_bytes: 16 << 20,
+                },
+                has_filter,
+            };
+            JoinPlan::new(Width::Eight, [1_024_000_000; 2], options)
+        };
+        let without = plan(false, 8 << 30).expect("enough memory");
+        let with = plan(true, 8 << 30).expect("enough memory");
+        let bytes = without.resident_bytes() - with.resident_bytes();
+        assert!(bytes.abs_diff(1_024_000_000) < with.run_bytes(), "{bytes}");
+        plan(false, 1 << 30).expect("enough memory");
+        let error = plan(true, 1 << 30).expect_err("no room for the filter");
+        assert!(
+            matches!(error, JoinError::TooLittleMemory { .. }),
+            "{error}"
+        );
     }
 
     #[test]

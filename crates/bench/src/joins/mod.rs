@@ -19,7 +19,6 @@ mod size;
 mod spilled;
 mod table;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
@@ -33,7 +32,7 @@ use forebay_movement::RingOptions;
 use crate::results::ResultArgs;
 use report::{Case, Report, Sample};
 use size::{SCALE_MAX, SCALE_MIN, Tuples};
-use spilled::Spilled;
+use spilled::{Spilled, SpilledArgs};
 use table::{TABLES, Table, WHOLE_TABLES};
 
 /// Bytes of pinned memory of the device, for the ring.
@@ -44,12 +43,6 @@ const RING_SLOTS: usize = 8;
 const PAGE_BYTES: usize = 4096;
 /// Bytes of device memory of a smoke run.
 const SMOKE_BYTES: u64 = 1 << 30;
-/// Minimum of the device memory, and of the host memory, that a join may use.
-const JOIN_BYTES_MIN: usize = 1 << 20;
-/// Maximum of it.
-const JOIN_BYTES_MAX: usize = 1 << 40;
-/// Default of the device memory.
-const DEVICE_BYTES: usize = 8 << 30;
 /// Default size of a chunk in the ring.
 const CHUNK_BYTES: usize = 16 << 20;
 /// Maximum number of runs of a measurement.
@@ -78,22 +71,17 @@ pub struct JoinsArgs {
     /// 16M. Only the sections `pinned`, `spilled`, `figures` and `co-processing` have a ring.
     #[arg(long, value_name = "SIZE", value_parser = chunk_bytes())]
     pub chunk_bytes: Option<usize>,
-    /// Device memory that a join may use, in the section `spilled`. The default is 8G.
-    #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
-    pub device_bytes: Option<usize>,
-    /// Pinned host memory to which a join in partitions may spill, in the section `spilled`. The default is seven
-    /// eighths of what both sides leave.
-    #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
-    pub host_bytes: Option<usize>,
-    /// Folder of a temporary file for partitions that do not fit in host memory, in the section `spilled`.
-    #[arg(long, value_name = "DIR")]
-    pub spill_directory: Option<PathBuf>,
+    /// Options of the section `spilled`.
+    #[command(flatten)]
+    pub spilled: SpilledArgs,
     /// Runs of each measurement, at least 1, after one that warms up.
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = rounds())]
     pub rounds: usize,
     /// Run every section once on few tuples, to check that it works; the measured times mean nothing. With
     /// `--workloads` or `--tables`, sections that have none of them are left out.
-    #[arg(long, conflicts_with_all = ["scale", "rounds", "device_bytes", "host_bytes", "spill_directory"])]
+    #[arg(long, conflicts_with_all = [
+        "scale", "rounds", "device_bytes", "host_bytes", "spill_directory", "selectivity", "filter"
+    ])]
     pub smoke: bool,
     /// What becomes of the results.
     #[command(flatten)]
@@ -270,26 +258,14 @@ fn sections(args: &JoinsArgs, no_gpu: Option<&str>) -> Result<Vec<Section>> {
         Section::Figures,
         Section::CoProcessing,
     ];
-    let options: [(&str, bool, &[Section]); 5] = [
+    let options: [(&str, bool, &[Section]); 2] = [
         ("--chunk-bytes", args.chunk_bytes.is_some(), &with_ring),
-        (
-            "--device-bytes",
-            args.device_bytes.is_some(),
-            &[Section::Spilled],
-        ),
-        (
-            "--host-bytes",
-            args.host_bytes.is_some(),
-            &[Section::Spilled],
-        ),
-        (
-            "--spill-directory",
-            args.spill_directory.is_some(),
-            &[Section::Spilled],
-        ),
         ("--plot", args.results.plot.is_some(), &[Section::Figures]),
     ];
-    for (option, is_given, own) in options {
+    let spilled: &[Section] = &[Section::Spilled];
+    let of_spilled = args.spilled.given();
+    let of_spilled = of_spilled.map(|(option, is_given)| (option, is_given, spilled));
+    for (option, is_given, own) in options.into_iter().chain(of_spilled) {
         ensure!(
             !is_given || own.iter().any(|section| sections.contains(section)),
             "`{option}` has an effect only in {}: choose sections with `--only`",
@@ -358,11 +334,6 @@ fn scale(text: &str) -> Result<f64, String> {
 fn chunk_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
     let most = PINNED_BYTES as usize / RING_SLOTS;
     crate::size::multiples(PAGE_BYTES, PAGE_BYTES..=most)
-}
-
-/// Returns the parser of the device memory of a join, and of its host memory.
-fn join_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
-    crate::size::multiples(1, JOIN_BYTES_MIN..=JOIN_BYTES_MAX)
 }
 
 /// Returns the parser of a number of runs.
@@ -593,8 +564,12 @@ mod tests {
         for metric in ["giga_tuples_per_s", "cpu_share"] {
             assert!(has("join-a-co-processing/cpu", metric), "{metric}");
         }
-        for case in ["join-triton/partitioned", "join-c-gpus/partitioned"] {
-            assert_eq!(has(case, "join_s"), found.is_ok(), "{case}");
+        for (case, metric) in [
+            ("join-triton/partitioned", "join_s"),
+            ("join-triton/partitioned", "filtered_rows"),
+            ("join-c-gpus/partitioned", "join_s"),
+        ] {
+            assert_eq!(has(case, metric), found.is_ok(), "{case}");
         }
     }
 
@@ -639,6 +614,8 @@ mod tests {
             ("--device-bytes 1G", "has an effect only in `spilled`"),
             ("--only cpu --host-bytes 1G", "effect only in `spilled`"),
             ("--spill-directory /tmp", "has an effect only in `spilled`"),
+            ("--selectivity 0.1", "has an effect only in `spilled`"),
+            ("--only cpu --filter", "has an effect only in `spilled`"),
             ("--plot plots", "`--plot` has an effect only in `figures`"),
             ("--smoke --workloads b --plot plots", "only in `figures`"),
         ] {
@@ -678,6 +655,7 @@ mod tests {
             ("--scale", "0", "use a number from"),
             ("--scale", "5", "use a number from"),
             ("--rounds", "0", "0 is not in 1..="),
+            ("--selectivity", "1.5", "use a number from 0 to 1"),
             ("--chunk-bytes", "33M", "from 4 KiB to 32 MiB"),
             ("--chunk-bytes", "5000", "use a multiple of 4 KiB"),
             (

@@ -1,10 +1,12 @@
 //! Joins of sides in host memory that may use less device memory than they need: in partitions that spill, and with a
 //! table partly in host memory.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
+use clap::Args;
 use forebay_cancel::Stop;
 use forebay_device::{Device, available_host_bytes};
 use forebay_hash_index::{JoinTotals, ProbeKeys, Side, TableShape, Width, Workload};
@@ -15,12 +17,67 @@ use forebay_movement::storage::{DataFile, PageCache};
 use super::device::on_gpu;
 use super::pinned::pin;
 use super::report::{Case, Sample, Times};
-use super::{DEVICE_BYTES, JoinsArgs, RING_SLOTS, Session, Table, has_named, hybrid, start_gpus};
+use super::{JoinsArgs, RING_SLOTS, Session, Table, has_named, hybrid, start_gpus};
 
+/// Minimum of the device memory, and of the host memory, that a join may use.
+const JOIN_BYTES_MIN: usize = 1 << 20;
+/// Maximum of it.
+const JOIN_BYTES_MAX: usize = 1 << 40;
+/// Default of the device memory.
+const DEVICE_BYTES: usize = 8 << 30;
 /// Device memory beside that of the join: a table's bits and totals.
 const OTHER_BYTES: u64 = 64 << 20;
 /// Stands for the host memory that both sides leave, until it is known.
 const ALL_HOST_BYTES: u64 = u64::MAX;
+
+/// Options of the section `spilled`.
+#[derive(Args, Clone, Debug)]
+pub struct SpilledArgs {
+    /// Device memory that a join may use, in the section `spilled`. The default is 8G.
+    #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
+    pub device_bytes: Option<usize>,
+    /// Pinned host memory to which a join in partitions may spill, in the section `spilled`. The default is seven
+    /// eighths of what both sides leave.
+    #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
+    pub host_bytes: Option<usize>,
+    /// Folder of a temporary file for partitions that do not fit in host memory, in the section `spilled`.
+    #[arg(long, value_name = "DIR")]
+    pub spill_directory: Option<PathBuf>,
+    /// Share of the rows of the probe side that have a match, from 0 to 1, in the section `spilled`. The default is
+    /// 1.
+    #[arg(long, value_name = "SHARE", value_parser = thousandths)]
+    pub selectivity: Option<u32>,
+    /// Drop most rows of the probe side without a match before they are divided into partitions, in the section
+    /// `spilled`. A Bloom filter in device memory takes a byte for each row of the build side.
+    #[arg(long)]
+    pub filter: bool,
+}
+
+impl SpilledArgs {
+    /// Returns each option, and whether it is given.
+    pub(super) fn given(&self) -> [(&'static str, bool); 5] {
+        [
+            ("--device-bytes", self.device_bytes.is_some()),
+            ("--host-bytes", self.host_bytes.is_some()),
+            ("--spill-directory", self.spill_directory.is_some()),
+            ("--selectivity", self.selectivity.is_some()),
+            ("--filter", self.filter),
+        ]
+    }
+}
+
+/// Returns the parser of the device memory of a join, and of its host memory.
+fn join_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
+    crate::size::multiples(1, JOIN_BYTES_MIN..=JOIN_BYTES_MAX)
+}
+
+/// Parses a share. Returns it in thousandths.
+fn thousandths(text: &str) -> Result<u32, String> {
+    let share: Option<f64> = text.parse().ok();
+    let share = share.filter(|share| (0.0..=1.0).contains(share));
+    let share = share.ok_or("use a number from 0 to 1")?;
+    Ok((share * 1000.0).round() as u32)
+}
 
 /// What is joined, and with what memory.
 #[derive(Debug)]
@@ -34,29 +91,33 @@ impl Spilled {
     /// may spill to the host memory that the arguments name, or to what both sides leave.
     pub(super) fn scaled(args: &JoinsArgs, ring: RingOptions) -> Spilled {
         let rows = (1_024e6 * args.scale) as u64;
-        let workload = workload(rows, rows);
+        let args = &args.spilled;
+        let workload = workload([rows; 2], args.selectivity);
         let options = JoinOptions {
             device_bytes: args.device_bytes.unwrap_or(DEVICE_BYTES) as u64,
             host_bytes: args.host_bytes.map_or(ALL_HOST_BYTES, |bytes| bytes as u64),
             spill_directory: args.spill_directory.clone(),
             ring,
+            has_filter: args.filter,
         };
         Spilled { workload, options }
     }
 
-    /// Returns a join of a smoke run, whose runs are in device memory, in host memory and on disk.
+    /// Returns a join of a smoke run, whose runs are in device memory, in host memory and on disk. A filter drops
+    /// rows.
     pub(super) fn smoke() -> Spilled {
         let ring = RingOptions {
             slots: RING_SLOTS,
             slot_bytes: 64 << 10,
         };
         Spilled {
-            workload: workload(30_000, 80_000),
+            workload: workload([30_000, 80_000], Some(500)),
             options: JoinOptions {
                 device_bytes: 3 << 20,
                 host_bytes: 512 << 10,
                 spill_directory: Some(std::env::temp_dir()),
                 ring,
+                has_filter: true,
             },
         }
     }
@@ -88,20 +149,28 @@ impl Spilled {
 /// # Errors
 /// If one is named, and this join is not measured.
 pub(super) fn check(args: &JoinsArgs) -> Result<()> {
-    let is_named = args.host_bytes.is_some() || args.spill_directory.is_some();
+    let SpilledArgs {
+        host_bytes,
+        spill_directory,
+        filter,
+        ..
+    } = &args.spilled;
+    let is_given = host_bytes.is_some() || spill_directory.is_some() || *filter;
     ensure!(
-        !is_named || has_named(&args.tables, &[Table::Partitioned]),
-        "`--host-bytes` and `--spill-directory` have an effect only on the table `partitioned`"
+        !is_given || has_named(&args.tables, &[Table::Partitioned]),
+        "`--host-bytes`, `--spill-directory` and `--filter` have an effect only on the table `partitioned`"
     );
     Ok(())
 }
 
-fn workload(build_rows: u64, probe_rows: u64) -> Workload {
+/// Returns a workload, of whose probe side these thousandths of the rows have a match; `None` for all.
+fn workload([build_rows, probe_rows]: [u64; 2], thousandths: Option<u32>) -> Workload {
+    let matching = |thousandths| ProbeKeys::Matching { thousandths };
     Workload {
         width: Width::Eight,
         build_rows,
         probe_rows,
-        probe_keys: ProbeKeys::Uniform,
+        probe_keys: thousandths.map_or(ProbeKeys::Uniform, matching),
     }
 }
 
@@ -154,8 +223,10 @@ fn partitioned(
     let mut join = PartitionedJoin::new(gpu, plan)?;
     let took = began.elapsed().as_secs_f64();
     session.report.add_apart(case, "allocation_s", &[took])?;
+    let mut filtered = Vec::new();
     let samples = (0..=session.rounds).map(|_| {
         let report = join.run(sides, &Stop::never())?;
+        filtered.push(report.filtered_rows as f64);
         Ok(Sample {
             allocation: None,
             times: Times::Partitions {
@@ -166,6 +237,7 @@ fn partitioned(
         })
     });
     let samples: Vec<Sample> = samples.collect::<Result<_>>()?;
+    session.report.add_apart(case, "filtered_rows", &filtered)?;
     add(session, case, expected, &samples)
 }
 
@@ -235,7 +307,7 @@ mod tests {
 
     #[test]
     fn options_of_partitions_need_them_and_a_folder_that_exists() {
-        for option in ["--host-bytes=1G", "--spill-directory=/tmp"] {
+        for option in ["--host-bytes=1G", "--spill-directory=/tmp", "--filter"] {
             let flags = ["--only=spilled", "--tables=linear-probing", option];
             let args = parse(&flags).expect("right flags");
             let error = sections(&args, None).expect_err("it has no effect");

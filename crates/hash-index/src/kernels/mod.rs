@@ -150,10 +150,50 @@ kernel_arguments! {
         pub(crate) unused: u32,
     }
 
+    /// The rows of a side that have a heavy key.
+    pub(crate) struct HeavyRows {
+        pub(crate) count: u64,
+        /// Sum of their payloads; it wraps.
+        pub(crate) sum: u64,
+    }
+
+    /// Arguments of `sift`.
+    pub(crate) struct Sifting {
+        /// The rows of a run.
+        pub(crate) rows: Rows,
+        /// Heavy keys: a table with linear probing, of which half is empty or more.
+        pub(crate) heavy_keys: DevicePointer<u64>,
+        /// Of this side, the rows of the heavy key in each slot.
+        pub(crate) heavy_rows: DevicePointerMut<HeavyRows>,
+        pub(crate) filter: DevicePointerMut<u64>,
+        /// Number of words of the filter; 0 if there is none.
+        pub(crate) filter_words: u64,
+        /// A bit for each row: 1 if it is divided.
+        pub(crate) kept: DevicePointerMut<u32>,
+        /// Number of rows that are not in the filter.
+        pub(crate) filtered: DevicePointerMut<u64>,
+        /// Number of slots of heavy keys, a power of two, less 1.
+        pub(crate) heavy_mask: u32,
+        /// 1 for the probe side.
+        pub(crate) is_probe: u32,
+    }
+
+    /// Arguments of `write_run`.
+    pub(crate) struct WritingRun {
+        pub(crate) from: DevicePointer<u8>,
+        pub(crate) to: DevicePointerMut<u8>,
+        /// The last slice of the run.
+        pub(crate) last: DevicePointer<Slice>,
+        /// Bytes of a key, and of a payload.
+        pub(crate) value_bytes: u64,
+    }
+
     /// Arguments of `count_rows`, `place_slices` and `copy_rows`.
     pub(crate) struct Dividing {
         /// The rows of a run.
         pub(crate) rows: Rows,
+        /// A bit for each row: 1 if it is divided. Null if all are.
+        pub(crate) kept: DevicePointer<u32>,
         /// The slice of each partition.
         pub(crate) slices: DevicePointerMut<Slice>,
         /// Where the next key of each partition goes.
@@ -275,14 +315,19 @@ fn index_spec() -> ProgramSpec {
 fn partitions_spec() -> ProgramSpec {
     let entries = [Width::Four, Width::Eight].map(|width| {
         let table = TableShape::linear_probing(width, 1);
-        let divide = ["count_rows", "place_slices", "copy_rows"].map(|it| entry_of(it, width));
+        let divide = ["sift", "count_rows", "place_slices", "copy_rows"];
+        let divide = divide.map(|it| entry_of(it, width));
         let join = ["insert_partition", "probe_partition"].map(|it| entry(it, &table));
         divide.into_iter().chain(join)
     });
-    let headers = [("linear.cuh", include_str!("linear.cuh"))];
+    let headers = [
+        ("linear.cuh", include_str!("linear.cuh")),
+        ("sieve.cuh", include_str!("sieve.cuh")),
+    ];
     let source = include_str!("partitions.cu");
-    let entries = entries.into_iter().flatten().collect();
-    spec("partitions.cu", source, &headers, entries)
+    let entries = entries.into_iter().flatten();
+    let entries = entries.chain(["write_run".to_owned()]);
+    spec("partitions.cu", source, &headers, entries.collect())
 }
 
 fn workload_spec() -> ProgramSpec {
@@ -343,6 +388,8 @@ fn arguments() -> String {
         Probing::header(),
         Emptying::header(),
         Generating::header(),
+        Sifting::header(),
+        WritingRun::header(),
         Dividing::header(),
         InsertingPartition::header(),
         ProbingPartition::header(),

@@ -1,11 +1,17 @@
 // Divides the rows of a side into partitions by the upper bits of their keys' hashes, run by run, and joins partitions:
 // the rows of one are a slice of each run.
 #include "linear.cuh"
+#include "sieve.cuh"
 
 // Returns the partition of a key.
 __device__ inline u32 partition_of(u64 key, u32 bits) {
     // With 0 bits, one shift would be by 64.
     return static_cast<u32>(hash_of(key) >> 1 >> (63 - bits));
+}
+
+// Returns whether a sieve kept a row; without one, all rows are divided.
+__device__ inline bool is_kept(const u32* kept, u64 row) {
+    return kept == nullptr || (kept[row / kLanes] >> (row % kLanes) & 1) != 0;
 }
 
 // Adds the number of rows of each partition of a run to its slice.
@@ -17,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) count_rows(const __grid_constant__ D
     __syncthreads();
     const Word* keys = reinterpret_cast<const Word*>(a.rows.keys);
     for (u64 row = this_thread(); row < a.rows.count; row += threads())
-        atomicAdd(&counts[partition_of(keys[row], a.bits)], 1u);
+        if (is_kept(a.kept, row)) atomicAdd(&counts[partition_of(keys[row], a.bits)], 1u);
     __syncthreads();
     for (u32 p = threadIdx.x; p < partitions; p += blockDim.x)
         if (counts[p] != 0) atomicAdd(&a.slices[p].count, counts[p]);
@@ -71,8 +77,8 @@ __device__ inline void each_of_tile(const Word* const (&columns)[kColumns], u32 
     }
 }
 
-// Copies the rows of a run to their slices. A block sorts a tile of rows by partition in shared memory, and takes room
-// for all rows of a partition together. So its threads write rows side by side.
+// Copies the kept rows of a run to their slices. A block sorts a tile of rows by partition in shared memory, and
+// takes room for all rows of a partition together. So its threads write rows side by side.
 template <class Word>
 __global__ void __launch_bounds__(kThreadsOfTile) copy_rows(const __grid_constant__ Dividing a) {
     // Of each partition: the number of its rows, then its next place in the tile; and the distance from there to the
@@ -92,8 +98,8 @@ __global__ void __launch_bounds__(kThreadsOfTile) copy_rows(const __grid_constan
         if (threadIdx.x == 0) end = 0;
         __syncthreads();
         const Word* const of_keys[] = {keys};
-        each_of_tile<Word, 1>(of_keys, count, [&](u32, const Word(&row)[1]) {
-            atomicAdd(&places[partition_of(row[0], a.bits)], 1u);
+        each_of_tile<Word, 1>(of_keys, count, [&](u32 index, const Word(&row)[1]) {
+            if (is_kept(a.kept, first + index)) atomicAdd(&places[partition_of(row[0], a.bits)], 1u);
         });
         __syncthreads();
         for (u32 p = threadIdx.x; p < partitions; p += blockDim.x) {
@@ -104,14 +110,15 @@ __global__ void __launch_bounds__(kThreadsOfTile) copy_rows(const __grid_constan
         }
         __syncthreads();
         const Word* const of_rows[] = {keys, payloads};
-        each_of_tile<Word, 2>(of_rows, count, [&](u32, const Word(&row)[2]) {
+        each_of_tile<Word, 2>(of_rows, count, [&](u32 index, const Word(&row)[2]) {
+            if (!is_kept(a.kept, first + index)) return;
             const u32 place = atomicAdd(&places[partition_of(row[0], a.bits)], 1u);
             sorted[0][place] = row[0];
             sorted[1][place] = row[1];
         });
         __syncthreads();
         const Word* const of_sorted[] = {sorted[0], sorted[1]};
-        each_of_tile<Word, 2>(of_sorted, count, [&](u32 place, const Word(&row)[2]) {
+        each_of_tile<Word, 2>(of_sorted, end, [&](u32 place, const Word(&row)[2]) {
             const u32 p = partition_of(row[0], a.bits);
             const u32 at = place + distances[p];
             to[at] = row[0];
@@ -120,6 +127,16 @@ __global__ void __launch_bounds__(kThreadsOfTile) copy_rows(const __grid_constan
         // The next tile takes the place of this one only after all threads have read it.
         __syncthreads();
     }
+}
+
+// Writes the used bytes of a run to pinned host memory; `last` is its last slice.
+__global__ void __launch_bounds__(kThreads) write_run(const __grid_constant__ WritingRun a) {
+    const Slice last = *a.last;
+    const u64 values = last.begin + 2 * static_cast<u64>(room_of(last.count));
+    const u64 vectors = values * a.value_bytes / sizeof(uint4);
+    const uint4* from = reinterpret_cast<const uint4*>(a.from);
+    uint4* to = reinterpret_cast<uint4*>(a.to);
+    for (u64 vector = this_thread(); vector < vectors; vector += threads()) to[vector] = from[vector];
 }
 
 // Blocks of a multiprocessor. With its own choice the compiler spills 8 bytes of `probe_partition` for sm_80.

@@ -256,6 +256,39 @@ fn of_last_gpu(count: u64, width: Width) -> Vec<u64> {
     keys
 }
 
+/// Returns joins of which 5 and 9 may be heavy keys: with matches of all rows, of some, and of none.
+pub(super) fn sifted() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for width in WIDTHS {
+        let marker = marker(width);
+        let with_heavy = scattered(900, width).chain([9; 1500]).chain([marker; 3]);
+        let probe = scattered(1200, width).chain([9; 70]).chain([marker; 2]);
+        cases.extend([
+            linear("one key in all rows", width, [9; 9000], [9; 300]),
+            linear("a key among others", width, with_heavy, probe),
+            linear(
+                "no match",
+                width,
+                scattered(700, width),
+                scattered(1700, width).skip(700),
+            ),
+            linear(
+                "a tenth matches",
+                width,
+                scattered(1000, width),
+                scattered(1900, width).skip(900),
+            ),
+            linear(
+                "all match",
+                width,
+                scattered(1000, width),
+                scattered(1000, width),
+            ),
+        ]);
+    }
+    cases
+}
+
 fn with_duplicates(width: Width) -> Vec<Case> {
     let marker = marker(width);
     let twice = || scattered(300, width).chain(scattered(200, width).step_by(2));

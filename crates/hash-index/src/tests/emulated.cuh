@@ -26,5 +26,10 @@ template <class Value> Value __ldcs(const Value* from) { return *from; }
 template <class Number> Number atomicCAS_system(Number* to, Number expected, Number number) {
     return atomicCAS(to, expected, number);
 }
+inline u64 atomicOr(u64* to, u64 bits) {
+    u64 before = *to;
+    *to |= bits;
+    return before;
+}
 inline int __ffs(u32 bits) { return __builtin_ffs(bits); }
 inline u64 __umul64hi(u64 a, u64 b) { return static_cast<u64>(static_cast<unsigned __int128>(a) * b >> 64); }

@@ -12,10 +12,11 @@ use tempfile::TempDir;
 use super::cases::Case;
 use crate::index::{Contents, check_room};
 use crate::kernels::{
-    Dividing, Emptying, Generating, HashIndexRef, Inserting, InsertingPartition, JoinTotals,
-    Outcome, PartitionRows, Probing, ProbingPartition, Rows, Run, Slice, entry, entry_of,
-    entry_of_interleaved, entry_of_own, kernels,
+    Dividing, Emptying, Generating, HashIndexRef, HeavyRows, Inserting, InsertingPartition,
+    JoinTotals, Outcome, PartitionRows, Probing, ProbingPartition, Rows, Run, Sifting, Slice,
+    WritingRun, entry, entry_of, entry_of_interleaved, entry_of_own, kernels,
 };
+use crate::partitions::sieve::{filter_words, heavy_slots, kept_words, matches};
 use crate::partitions::tables;
 use crate::{IndexError, InterleavedRows, RunShape, Side, TableShape, Width, Workload};
 
@@ -48,7 +49,9 @@ pub(super) struct Emulated {
     probe: PathBuf,
     empty: PathBuf,
     generate: PathBuf,
+    sift: PathBuf,
     divide: PathBuf,
+    write_run: PathBuf,
     insert_partition: PathBuf,
     probe_partition: PathBuf,
 }
@@ -78,7 +81,9 @@ impl Emulated {
             probe: compiled(&specs[0], &["probe"], "Probing"),
             empty: compiled(&specs[0], &["empty_slots"], "Emptying"),
             generate: compiled(&specs[1], &["generate"], "Generating"),
+            sift: compiled(of_partitions, &["sift"], "Sifting"),
             divide: compiled(of_partitions, &DIVIDE, "Dividing"),
+            write_run: compiled(of_partitions, &["write_run"], "WritingRun"),
             insert_partition: compiled(of_partitions, &["insert_partition"], "InsertingPartition"),
             probe_partition: compiled(of_partitions, &["probe_partition"], "ProbingPartition"),
             folder,
@@ -191,21 +196,28 @@ impl Emulated {
     }
 
     /// Joins both sides of a case in 2^`bits` partitions, in runs of `run_rows` rows, with tables of at most
-    /// `table_bytes` bytes.
+    /// `table_bytes` bytes. A sieve asks all rows if there are heavy keys, given with whether there is a filter.
+    /// Returns the matches and the number of rows that the filter dropped.
     pub(super) fn join_partitions(
         &self,
         case: &Case,
         (run_rows, bits): (usize, u32),
-        table_bytes: u64,
+        (table_bytes, asked): (u64, Option<(&[u64], bool)>),
         blocks: u32,
-    ) -> Result<JoinTotals, IndexError> {
+    ) -> Result<(JoinTotals, u64), IndexError> {
         let width = case.shape.width();
         let shape = RunShape::new(width, run_rows as u64, bits);
         let mut image = Image::new();
         let slots = image.reserve(table_bytes as usize, 0);
         let totals = image.reserve(size_of::<JoinTotals>(), 0);
-        let [build, probe] =
-            [&case.build, &case.probe].map(|side| self.divide(&mut image, side, shape, blocks));
+        let sieve = asked.map(|(heavy_keys, has_filter)| {
+            let filter_rows = has_filter.then_some(case.build.len() as u64);
+            sieve(&mut image, shape, (heavy_keys, filter_rows))
+        });
+        let [build, probe] = [(&case.build, Side::Build), (&case.probe, Side::Probe)].map(|side| {
+            let sieve = sieve.map(|sieve| for_side(sieve, side.1));
+            self.divide(&mut image, (side.0, sieve), shape, blocks)
+        });
         for partition in 0..shape.partitions() {
             let of_side = |side: &Divided| -> Vec<u64> {
                 let counts = side.counts.iter().skip(partition);
@@ -247,14 +259,19 @@ impl Emulated {
                 self.run(&self.probe_partition, selected, &probing, to);
             }
         }
-        Ok(JoinTotals::read(image.at(totals)))
+        let mut totals = JoinTotals::read(image.at(totals));
+        let Some(sieve) = sieve else {
+            return Ok((totals, 0));
+        };
+        totals.add(matches(&heavy_rows(&image, &sieve)));
+        Ok((totals, u64::read(image.at(sieve.filtered.address()))))
     }
 
-    /// Divides a side into runs.
+    /// Divides the rows of a side into runs, or those that a sieve keeps. Then each run is copied.
     fn divide(
         &self,
         image: &mut Image,
-        side: &[(u128, u64)],
+        (side, sieve): (&[(u128, u64)], Option<Sifting>),
         shape: RunShape,
         blocks: u32,
     ) -> Divided {
@@ -262,9 +279,12 @@ impl Emulated {
         let partitions = shape.partitions();
         for run in side.chunks(shape.rows() as usize) {
             let slices = image.reserve(partitions * size_of::<Slice>(), 0);
-            let to = image.reserve(shape.bytes() as usize, 0);
+            let mut to = image.reserve(shape.bytes() as usize, 0);
+            let rows = rows(image, run, shape.width(), 0);
+            let kept = sieve.map_or(0, |sieve| self.sift(image, (sieve, rows), shape, blocks));
             let dividing = Dividing {
-                rows: rows(image, run, shape.width(), 0),
+                rows,
+                kept: DevicePointer::new(kept),
                 slices: DevicePointerMut::new(slices),
                 next: DevicePointerMut::new(image.reserve(4 * partitions, 0)),
                 to: DevicePointerMut::new(to),
@@ -274,6 +294,10 @@ impl Emulated {
                 let entry = entry_of(name, shape.width());
                 let selected = (entry.as_str(), &kernels()[2].entries[..]);
                 self.run(&self.divide, selected, &dividing, (image, blocks));
+            }
+            if sieve.is_some() {
+                let last = slices + ((partitions - 1) * size_of::<Slice>()) as u64;
+                to = self.copy_of_run(image, (to, last), shape, blocks);
             }
             let found = image.at(slices).chunks(size_of::<Slice>());
             let found: Vec<Slice> = found.map(Slice::read).take(partitions).collect();
@@ -292,6 +316,41 @@ impl Emulated {
             places: address,
             counts,
         }
+    }
+
+    /// Asks a sieve each row of a run. Returns the address of its bits.
+    fn sift(
+        &self,
+        image: &mut Image,
+        (sieve, rows): (Sifting, Rows),
+        shape: RunShape,
+        blocks: u32,
+    ) -> u64 {
+        let entry = entry_of("sift", shape.width());
+        let selected = (entry.as_str(), &kernels()[2].entries[..]);
+        let sifting = Sifting { rows, ..sieve };
+        self.run(&self.sift, selected, &sifting, (image, blocks));
+        sieve.kept.address()
+    }
+
+    /// Copies the used bytes of a run, whose last slice is at an address. Returns the address of the copy.
+    fn copy_of_run(
+        &self,
+        image: &mut Image,
+        (from, last): (u64, u64),
+        shape: RunShape,
+        blocks: u32,
+    ) -> u64 {
+        let to = image.reserve(shape.bytes() as usize, 0);
+        let writing = WritingRun {
+            from: DevicePointer::new(from),
+            to: DevicePointerMut::new(to),
+            last: DevicePointer::new(last),
+            value_bytes: shape.width().bytes(),
+        };
+        let selected = ("write_run", &kernels()[2].entries[..]);
+        self.run(&self.write_run, selected, &writing, (image, blocks));
+        to
     }
 
     /// Returns both columns of a generated side.
@@ -321,6 +380,63 @@ impl Emulated {
 
 /// The kernels that divide a run, in their order.
 const DIVIDE: [&str; 3] = ["count_rows", "place_slices", "copy_rows"];
+
+/// Returns a sieve of the build side in zeroed memory, for these heavy keys and a filter of this number of rows.
+fn sieve(
+    image: &mut Image,
+    run: RunShape,
+    (heavy_keys, filter_rows): (&[u64], Option<u64>),
+) -> Sifting {
+    let slots = heavy_slots(heavy_keys);
+    let bytes = u64::bytes_of(&slots);
+    let keys = image.reserve(bytes.len(), 0);
+    let begin = (keys - BASE) as usize;
+    image.bytes[begin..].copy_from_slice(&bytes);
+    let words = filter_words(filter_rows);
+    let none = DevicePointer::new(0);
+    Sifting {
+        rows: Rows {
+            keys: none,
+            payloads: none,
+            count: 0,
+        },
+        heavy_keys: DevicePointer::new(keys),
+        heavy_rows: DevicePointerMut::new(
+            image.reserve(2 * slots.len() * size_of::<HeavyRows>(), 0),
+        ),
+        filter: DevicePointerMut::new(image.reserve(8 * words as usize, 0)),
+        filter_words: words,
+        kept: DevicePointerMut::new(image.reserve(4 * kept_words(run) as usize, 0)),
+        filtered: DevicePointerMut::new(image.reserve(8, 0)),
+        heavy_mask: slots.len() as u32 - 1,
+        is_probe: 0,
+    }
+}
+
+/// Returns the number of slots of a sieve's heavy keys.
+fn slots_of(sieve: &Sifting) -> usize {
+    sieve.heavy_mask as usize + 1
+}
+
+/// Returns the rows of the heavy key in each slot of a sieve of the build side, then those of the probe side.
+fn heavy_rows(image: &Image, sieve: &Sifting) -> Vec<HeavyRows> {
+    let rows = image.at(sieve.heavy_rows.address());
+    let rows = rows.chunks(size_of::<HeavyRows>()).map(HeavyRows::read);
+    rows.take(2 * slots_of(sieve)).collect()
+}
+
+/// Returns the sieve for a side; it is that of the build side.
+fn for_side(sieve: Sifting, side: Side) -> Sifting {
+    let of_build = (slots_of(&sieve) * size_of::<HeavyRows>()) as u64;
+    match side {
+        Side::Build => sieve,
+        Side::Probe => Sifting {
+            heavy_rows: DevicePointerMut::new(sieve.heavy_rows.address() + of_build),
+            is_probe: 1,
+            ..sieve
+        },
+    }
+}
 
 /// A side in runs.
 struct Divided {

@@ -4,13 +4,15 @@ mod cases;
 mod emulated;
 mod gpu;
 
+use std::collections::BTreeSet;
+
 use forebay_device::cuda::{Arch, compile, nvrtc_version};
 
 use crate::{
     HostBuilder, HostCopy, HostIndex, HostPartitions, HostRows, IndexError, InterleavedRows,
     JoinTotals, ProbeKeys, Side, TableMethod, TableShape, Width, Workload, kernels,
 };
-use cases::{Case, answered, columns, over_gpus, refused};
+use cases::{Case, answered, columns, over_gpus, refused, sifted};
 use emulated::{Emulated, has_compiler};
 
 /// Returns the rows of a generated side.
@@ -246,9 +248,45 @@ fn kernels_of_partitions_emulated_on_the_cpu_agree_with_the_model() {
     for (index, case) in cases.enumerate() {
         let (run_rows, bits, slots) = [(100, 2, 256), (1000, 0, 2048), (33, 3, 128)][index % 3];
         let bytes = slots * 2 * case.shape.width().bytes();
-        let found = emulated.join_partitions(&case, (run_rows, bits), bytes, 3);
+        let found = emulated.join_partitions(&case, (run_rows, bits), (bytes, None), 3);
         let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
-        assert_eq!(found, case.answer(), "{} in 2^{bits} partitions", case.name);
+        let expected = (case.answer(), 0);
+        assert_eq!(found, expected, "{} in 2^{bits} partitions", case.name);
+    }
+}
+
+/// Rows of heavy keys are in no partition, nor are rows without a match, or most of these.
+#[test]
+fn kernels_of_sieves_emulated_on_the_cpu_agree_with_the_model() {
+    if !has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    for (index, case) in sifted().iter().enumerate() {
+        let (run_rows, bits, slots) = [(1000, 2, 2048), (333, 0, 2048), (500, 1, 1024)][index % 3];
+        let bytes = slots * 2 * case.shape.width().bytes();
+        let keys: BTreeSet<u64> = case.build.iter().map(|row| row.0).collect();
+        let unmatched = case.probe.iter().filter(|row| !keys.contains(&row.0));
+        let unmatched = unmatched.count() as u64;
+        for asked in [(&[5, 9][..], index % 2 == 0), (&[], true)] {
+            if asked.0.is_empty() && case.build.len() > 4096 {
+                // A table has no room for as many rows of a key.
+                continue;
+            }
+            let name = format!("{}, {asked:?}", case.name);
+            let found = emulated.join_partitions(case, (run_rows, bits), (bytes, Some(asked)), 3);
+            let (totals, filtered) = found.unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(totals, case.answer(), "{name}");
+            let expected = if asked.1 {
+                unmatched * 4 / 5..unmatched + 1
+            } else {
+                0..1
+            };
+            assert!(
+                expected.contains(&filtered),
+                "{name}: {filtered} of {unmatched}"
+            );
+        }
     }
 }
 

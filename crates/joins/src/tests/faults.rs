@@ -17,7 +17,7 @@ use forebay_hash_index::{
 use forebay_movement::{MoveError, RingOptions};
 
 use super::gpus::{sets, spread};
-use super::{generated, gpu, pinned, plan};
+use super::{generated, gpu, pinned, plan, plan_with};
 use crate::measure::{TableHome, gpu_table};
 use crate::{
     CoProcessing, CoProcessingOptions, GpuSides, InterleavedJoin, JoinError, PartitionedJoin,
@@ -92,7 +92,7 @@ fn a_join_in_partitions_whose_gpu_is_lost_is_an_error_that_says_so() {
             return;
         };
         let sides = pinned_sides(&device);
-        let plan = plan(WORKLOAD.width, ROWS, JOIN_BYTES);
+        let plan = plan_with(lost % 2 == 1, WORKLOAD.width, ROWS, JOIN_BYTES);
         let mut join = PartitionedJoin::new(&device, plan).expect("memory");
         let mut run = || join.run((&sides[0], &sides[1]), &guard());
         // A new set of devices joins after the loss of the one before.
@@ -471,22 +471,26 @@ fn gpus_find_no_match_of_a_side_without_rows() {
     }
 }
 
-/// Each run of the build side fills a table of its own with the longest chain that there is: 2^33 matches.
+/// 2^33 matches. If the key is not kept apart, each run of the build side fills a table of its own with the longest
+/// chain that there is.
 #[test]
 fn a_join_in_partitions_counts_all_matches_of_one_key_in_every_row() {
     let Some((_devices, device)) = gpu(8 << 20) else {
         return;
     };
     let rows = [1 << 17, 1 << 16];
-    for key in [7, u64::MAX] {
-        let plan = plan(Width::Eight, rows, JOIN_BYTES);
+    for (key, is_sampled, tables) in [(7, true, 0), (7, false, 32), (u64::MAX, true, 32)] {
+        let mut plan = plan(Width::Eight, rows, JOIN_BYTES);
         assert_eq!((plan.run.rows(), plan.table_bytes), (4096, 2 * 4096 * 16));
+        if !is_sampled {
+            plan.samples = [0; 2];
+        }
         let mut join = PartitionedJoin::new(&device, plan).expect("memory");
         let [build, probe] = rows.map(|rows| {
             let [keys, payloads] = one_key(key, rows);
             pinned(&device, (&keys, &payloads))
         });
         let report = join.run((&build, &probe), &guard()).expect("it runs");
-        assert_eq!((report.tables, report.totals), (32, all_pairs(rows)));
+        assert_eq!((report.tables, report.totals), (tables, all_pairs(rows)));
     }
 }

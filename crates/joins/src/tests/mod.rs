@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forebay_cancel::Stop;
 use forebay_device::cuda::gpus;
 use forebay_device::{AlignedBytes, Device, DeviceOptions, Devices, Fault, HaltingDevices};
-use forebay_hash_index::{IndexError, JoinTotals, ProbeKeys, Side, Width, Workload};
+use forebay_hash_index::{IndexError, JoinTotals, ProbeKeys, RunShape, Side, Width, Workload};
 use forebay_movement::storage::{DataFile, PageCache};
 use forebay_movement::{MoveError, RingOptions};
 
@@ -56,8 +56,13 @@ pub(crate) fn generated(device: &Device, workload: &Workload, side: Side) -> Pin
     pinned(device, (&keys, &payloads))
 }
 
-/// Returns the plan of a join whose ring has chunks of 64 KiB.
+/// Returns the plan of a join without a filter, whose ring has chunks of 64 KiB.
 fn plan(width: Width, rows: [u64; 2], device_bytes: u64) -> JoinPlan {
+    plan_with(false, width, rows, device_bytes)
+}
+
+/// Returns the plan of a join with a filter or without, whose ring has chunks of 64 KiB.
+fn plan_with(has_filter: bool, width: Width, rows: [u64; 2], device_bytes: u64) -> JoinPlan {
     let ring = RingOptions {
         slots: 4,
         slot_bytes: 64 << 10,
@@ -67,6 +72,7 @@ fn plan(width: Width, rows: [u64; 2], device_bytes: u64) -> JoinPlan {
         host_bytes: 1 << 30,
         spill_directory: None,
         ring,
+        has_filter,
     };
     JoinPlan::new(width, rows, options).expect("enough memory")
 }
@@ -153,22 +159,16 @@ fn a_gpu_finds_all_matches_of_keys_that_runs_share() {
                 (0..rows).map(row).collect()
             };
             let (build, probe) = (side(rows[0]), side(rows[1]));
-            let sides = [&build, &probe].map(|rows| {
-                let column = |of: fn(&(u64, u64)) -> u64| -> Vec<u8> {
-                    let bytes = width.bytes() as usize;
-                    let values = rows.iter().map(of);
-                    values
-                        .flat_map(|it| it.to_le_bytes().into_iter().take(bytes))
-                        .collect()
-                };
-                pinned(&device, (&column(|row| row.0), &column(|row| row.1)))
-            });
-            let in_host = plan(width, rows, 3 << 20);
-            // On disk, some partitions are larger than a half of the memory.
+            let sides = [&build, &probe].map(|rows| pinned_rows(&device, rows, width));
+            let apart = plan(width, rows, 3 << 20);
+            let mut in_host = apart.clone();
+            // No key is kept apart. On disk, some partitions are larger than a half of the memory.
+            in_host.samples = [0; 2];
             for plan in [
                 placed(&in_host, [1, 1, 2]),
                 placed(&in_host, [0, 0, 2]),
                 in_host,
+                apart,
             ] {
                 let mut join = PartitionedJoin::new(&device, plan.clone()).expect("memory");
                 let report = join.run((&sides[0], &sides[1]), &Stop::never());
@@ -181,6 +181,18 @@ fn a_gpu_finds_all_matches_of_keys_that_runs_share() {
             }
         }
     }
+}
+
+/// Returns rows in pinned memory.
+fn pinned_rows(device: &Device, rows: &[(u64, u64)], width: Width) -> PinnedColumns {
+    let column = |of: fn(&(u64, u64)) -> u64| -> Vec<u8> {
+        let bytes = width.bytes() as usize;
+        let values = rows.iter().map(of);
+        values
+            .flat_map(|it| it.to_le_bytes().into_iter().take(bytes))
+            .collect()
+    };
+    pinned(device, (&column(|row| row.0), &column(|row| row.1)))
 }
 
 /// Returns the matches, by a map.
@@ -206,7 +218,85 @@ fn answer(build: &[(u64, u64)], probe: &[(u64, u64)], width: Width) -> JoinTotal
     totals
 }
 
-/// A table has room for as many rows as a run has: fewer than one of these keys has.
+/// Rows that the filter drops are in no run. One of the plans has several tables for each partition.
+#[test]
+fn a_gpu_drops_rows_of_the_probe_side_that_a_filter_does_not_have() {
+    let Some((_devices, device)) = gpu(8 << 20) else {
+        return;
+    };
+    for (width, thousandths) in [
+        (Width::Eight, 0),
+        (Width::Four, 100),
+        (Width::Eight, 100),
+        (Width::Four, 1000),
+    ] {
+        let workload = Workload {
+            width,
+            build_rows: 60_000,
+            probe_rows: 100_001,
+            probe_keys: ProbeKeys::Matching { thousandths },
+        };
+        let [build, probe] =
+            [Side::Build, Side::Probe].map(|side| generated(&device, &workload, side));
+        let answer = workload.answer(2);
+        let unmatched = workload.probe_rows - answer.count;
+        let rows = [workload.build_rows, workload.probe_rows];
+        for has_filter in [false, true] {
+            let in_host = plan_with(has_filter, width, rows, 4 << 20);
+            let mut few = in_host.clone();
+            few.run = RunShape::new(width, in_host.run.rows(), 1);
+            let filtered = match has_filter {
+                true => unmatched * 4 / 5..unmatched + 1,
+                false => 0..1,
+            };
+            for plan in [
+                placed(&in_host, [3, 4, 2]),
+                placed(&in_host, [0, 0, 2]),
+                few,
+                in_host,
+            ] {
+                let mut join = PartitionedJoin::new(&device, plan.clone()).expect("memory");
+                for _ in 0..2 {
+                    let report = join.run((&build, &probe), &Stop::never());
+                    let report = report.unwrap_or_else(|error| panic!("{plan:?}: {error}"));
+                    assert_eq!(report.totals, answer, "{plan:?}");
+                    assert!(filtered.contains(&report.filtered_rows), "{report:?}");
+                    assert!(plan.partitions() > 2 || report.tables > 2, "{report:?}");
+                }
+            }
+        }
+    }
+}
+
+/// The sample has all rows; or it has none at first, so that a table with the key's rows is too full.
+#[test]
+fn a_gpu_keeps_a_key_with_thousands_of_rows_apart() {
+    let Some((_devices, device)) = gpu(8 << 20) else {
+        return;
+    };
+    for (index, width) in [Width::Four, Width::Eight].into_iter().enumerate() {
+        let side = |rows: u64| -> Vec<(u64, u64)> {
+            let key = |row: u64| if row % 4 == 0 { 7 } else { 1000 + row % 9000 };
+            (0..rows).map(|row| (key(row), row * row)).collect()
+        };
+        let (build, probe) = (side(40_000), side(30_000));
+        let sides = [&build, &probe].map(|rows| pinned_rows(&device, rows, width));
+        let answer = answer(&build, &probe, width);
+        for samples in [[1 << 20, 1 << 20], [0, 1 << 20]] {
+            let mut in_host = plan_with(index == 0, width, [40_000, 30_000], 3 << 20);
+            in_host.table_bytes *= 8;
+            in_host.samples = samples;
+            for plan in [placed(&in_host, [1, 1, 2]), in_host] {
+                let mut join = PartitionedJoin::new(&device, plan.clone()).expect("memory");
+                let report = join.run((&sides[0], &sides[1]), &Stop::never());
+                let report = report.unwrap_or_else(|error| panic!("{plan:?}: {error}"));
+                assert_eq!((report.totals, report.heavy_keys), (answer, 1), "{plan:?}");
+            }
+        }
+    }
+}
+
+/// A table has room for as many rows as a run has: fewer than one of these keys has. No key is kept apart.
 #[test]
 fn a_gpu_joins_a_partition_with_several_tables_and_refuses_a_key_with_thousands_of_rows() {
     let Some((_devices, device)) = gpu(8 << 20) else {
@@ -220,6 +310,7 @@ fn a_gpu_joins_a_partition_with_several_tables_and_refuses_a_key_with_thousands_
     let once: Vec<u64> = (0..24).collect();
     let mut plan = plan(Width::Eight, [42_000, 24], 3 << 20);
     assert_eq!(plan.table_bytes, 16 * 2 * plan.run.rows());
+    plan.samples = [0; 2];
     let mut join = PartitionedJoin::new(&device, plan.clone()).expect("memory");
     // Here a table has room for two runs of one key, whose chain is too long.
     plan.table_bytes *= 2;
