@@ -116,7 +116,8 @@ struct Digits {
 /// Returns the digits of numbers that kernels compare.
 fn digits(data_type: &DataType) -> Option<Digits> {
     let (before, behind) = match data_type {
-        DataType::Int64 => (19, 0),
+        // Unsigned are the numbers and ranks of rows, which have fewer digits than there may be.
+        DataType::Int64 | DataType::UInt64 => (19, 0),
         DataType::Decimal128(digits, behind) => {
             let behind = u8::try_from(*behind).ok()?;
             (digits.checked_sub(behind)?, behind)

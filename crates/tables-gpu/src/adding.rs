@@ -11,6 +11,7 @@ use crate::giving_way::Need;
 use crate::groups::{Groups, Place};
 use crate::launches::{InMemory, Joins, last};
 use crate::merge::{added_up, merging};
+use crate::order::Order;
 use crate::program::Total;
 use crate::ranks::Selected;
 use crate::reason::Reason;
@@ -121,12 +122,16 @@ impl Work {
                 InMemory::new(compiled, &groups, with)
             });
             let mut others = of_devices.collect::<Result<Vec<_>>>()?;
-            let totals = others.remove(0);
-            let count = groups.count as u32;
+            let mut totals = others.remove(0);
+            let mut count = groups.count as u32;
             let mut search = compiled.selecting.search();
             let selecting = &compiled.selecting;
-            let counting =
-                |launch: &mut Launch| selecting.count(search.ranks, launch, count, &totals);
+            let counting = |launch: &mut Launch| {
+                // Rows are selected once they are sorted.
+                if compiled.order.is_none() {
+                    selecting.count(search.ranks, launch, count, &totals);
+                }
+            };
             let mut ran = match ready.rows().is_on_disk() {
                 true => {
                     let added = self.in_passes(ready, &groups, &totals, counting, figures);
@@ -153,7 +158,12 @@ impl Work {
                     }
                     continue 'groups;
                 }
-                if !ran.is_full()
+                if let Some(order) = &compiled.order
+                    && totals.counter != 0
+                {
+                    (totals, count) = self.sorted(order, &totals, figures).await?;
+                    groups.count = count as usize;
+                } else if !ran.is_full()
                     && let Some(selected) = search.found(&counts(ran.results()))
                 {
                     return Ok(Some(Counted {
@@ -170,6 +180,26 @@ impl Work {
                 ran = self.run(totals.memory.device, launch, figures).await?;
             }
         }
+    }
+
+    /// Sorts a list, and computes the functions over its rows. Returns the sorted list and its number of rows.
+    ///
+    /// # Errors
+    /// If there is no room, or the device cannot.
+    async fn sorted(
+        &self,
+        order: &Order,
+        list: &InMemory,
+        figures: &mut Figures,
+    ) -> Result<(InMemory, u32)> {
+        let engine = self.columns.engine_of(&list.memory);
+        let counter = engine.read(&list.memory, 4).await?;
+        let rows = counter.first().copied().unwrap_or(0);
+        let mut launch = Launch::new(self.options.waits);
+        let with = (&*self.columns, figures.used);
+        let sorted = order.sort(list, rows.into(), with, &mut launch)?;
+        self.run(list.memory.device, launch, figures).await?;
+        Ok((sorted, rows))
     }
 
     /// Adds the totals in memory of each device, and then those of the others to those of the first. `also` adds

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Literal;
+use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
 
 use crate::determined::Determined;
@@ -14,6 +14,7 @@ use crate::fragment::{Aggregate, Fragment, Rows};
 use crate::join::{Join, JoinKind};
 use crate::program::{Column, Float, Output};
 use crate::value::Value;
+use crate::window::Window;
 
 /// Maximum letters of a comment.
 const LETTERS_MAX: usize = 200;
@@ -74,6 +75,37 @@ pub(crate) fn of_aggregate(aggregate: &Aggregate) -> String {
     }
 }
 
+/// Returns the aggregate, or the function of a window, that is this column behind the keys.
+pub(crate) fn of_function(fragment: &Fragment, index: usize) -> String {
+    if let Some(aggregate) = fragment.aggregate_at(index) {
+        return of_aggregate(aggregate);
+    }
+    let functions = fragment.window.iter().flat_map(|it| &it.functions);
+    let function = functions.copied().nth(index);
+    function.map_or_else(String::new, |it| it.name().to_owned())
+}
+
+/// Returns what rows are sorted by, and the functions over them.
+pub(crate) fn of_window(fragment: &Fragment, window: &Window) -> String {
+    let order = |by: &PhysicalSortExpr| {
+        let direction = if by.options.descending { " DESC" } else { "" };
+        let nulls = if by.options.nulls_first {
+            " NULLS FIRST"
+        } else {
+            ""
+        };
+        format!("{}{direction}{nulls}", sql(&by.expr))
+    };
+    let by: Vec<_> = window.by.iter().map(order).collect();
+    let functions = (0..window.functions.len()).map(|index| of_function(fragment, index));
+    let functions: Vec<_> = functions.collect();
+    let mut text = format!("sorts rows by {}", by.join(", "));
+    if !functions.is_empty() {
+        text += &format!(", and computes {} of them", functions.join(", "));
+    }
+    text
+}
+
 /// Returns what a total of a group is for: the aggregates that are made of it, or the key that it is.
 pub(crate) fn of_slot(
     slot: usize,
@@ -85,10 +117,10 @@ pub(crate) fn of_slot(
     if slot == 0 {
         all.push("rows of the group".to_owned());
     }
-    for (aggregate, states) in fragment.aggregates.iter().zip(outputs) {
+    for (index, states) in outputs.iter().enumerate() {
         let mut slots = states.iter().flat_map(|it| slots_of(&it.output));
         if slots.any(|it| it == slot) {
-            all.push(of_aggregate(aggregate));
+            all.push(of_function(fragment, index));
         }
     }
     for (index, key) in fragment.keys.iter().enumerate() {

@@ -10,7 +10,7 @@ use datafusion::physical_plan::{
     ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions, collect, displayable,
 };
 
-use crate::comments::{list, of_aggregate, of_join, of_slot, sql};
+use crate::comments::{list, of_aggregate, of_function, of_join, of_slot, of_window, sql};
 use crate::declared::SMALL;
 use crate::fragment::{Fragment, Origin, Rows};
 use crate::groups::Place;
@@ -93,7 +93,12 @@ fn what(fragment: &Fragment) -> String {
         } else {
             " of joins"
         };
-        return format!("{}rows{of}", limit.unwrap_or_default());
+        let sorted = match &fragment.window {
+            Some(window) if !window.functions.is_empty() => " with window functions",
+            Some(_) => ", sorted",
+            None => "",
+        };
+        return format!("{}rows{of}{sorted}", limit.unwrap_or_default());
     }
     let aggregates = fragment.aggregates.iter();
     let aggregates: Vec<_> = aggregates.map(of_aggregate).collect();
@@ -142,6 +147,12 @@ pub(crate) fn printed(
         &compiled.kernel,
         Some(place),
     ));
+    if let (Some(window), Some(order)) = (&fragment.window, &compiled.order) {
+        all.push(Printed {
+            comments: vec![of_window(fragment, window)],
+            source: order.source(),
+        });
+    }
     if selects {
         all.push(of_groups(fragment, compiled));
     }
@@ -193,15 +204,14 @@ fn of_rows(fragment: &Fragment, does: String, kernel: &Kernel, place: Option<Pla
 /// Returns the kernel that selects groups.
 fn of_groups(fragment: &Fragment, compiled: &Compiled) -> Printed {
     let mut comments = vec!["selects groups, and writes their totals".to_owned()];
-    let aggregate = |index: usize| of_aggregate(&fragment.aggregates[index]);
     let conditions = fragment.selection.conditions.iter().map(|it| {
-        let of = aggregate(it.aggregate);
+        let of = of_function(fragment, it.aggregate);
         format!("having: {of} {} {}", it.operator, it.value)
     });
     comments.extend(conditions);
     comments.extend(fragment.selection.top.iter().map(|top| {
         let order = if top.is_descending { " DESC" } else { "" };
-        let of = aggregate(top.aggregate);
+        let of = of_function(fragment, top.aggregate);
         format!("order by: {of}{order}, limit {}", top.count)
     }));
     let totals = compiled.totals.iter().enumerate();

@@ -33,6 +33,7 @@ use crate::packed::is_packable;
 use crate::reason::{Reason, Repeated};
 use crate::selection::Selection;
 use crate::slice::KeyColumn;
+use crate::window::Window;
 
 /// How many times more room the rows that joins repeat get if it is too small, and its maximum in rows for each row
 /// of the table.
@@ -184,6 +185,8 @@ pub(crate) struct Fragment {
     pub(crate) is_listed: bool,
     /// The rows that the plan above keeps of a list.
     pub(crate) limit: Limit,
+    /// How the rows of a list are sorted, and the functions over them, which are its columns behind the keys.
+    pub(crate) window: Option<Window>,
     /// Whether the states of aggregates are returned, not their values.
     pub(crate) returns_states: bool,
     /// Whether its kernels had no room for all columns of a join, so that texts share the number of their row.
@@ -244,6 +247,7 @@ impl Fragment {
             selection: Selection::default(),
             is_listed: false,
             limit: Limit::None,
+            window: None,
             returns_states: false,
             shares_rows: Arc::default(),
             reads_rows: Arc::default(),
@@ -265,7 +269,7 @@ impl Fragment {
             return Err(Reason::new("all rows of a table"));
         }
         let limit = limit.map_or(Limit::None, |count| Limit::Any(count as u64));
-        Fragment::listed(rows, limit)
+        Ok(Fragment::listed(rows, limit, None))
     }
 
     /// Returns the fragment with at least the rows that a sort with a limit keeps.
@@ -277,26 +281,23 @@ impl Fragment {
         let count = sort
             .fetch()
             .ok_or_else(|| Reason::new("a sort of all rows"))? as u64;
-        let by = sort.expr().iter().map(|by| {
-            Ok(PhysicalSortExpr {
-                expr: over_rows(&by.expr, &rows.columns)?,
-                options: by.options,
-            })
-        });
-        let by = by.collect::<Result<_>>()?;
-        Fragment::listed(rows, Limit::First { by, count })
+        let by = sorted_by(sort.expr().iter(), &rows)?;
+        Ok(Fragment::listed(rows, Limit::First { by, count }, None))
     }
 
-    /// Returns the fragment that returns rows.
-    ///
-    /// # Errors
-    /// If a type is not known.
-    pub(crate) fn listed(rows: Rows, limit: Limit) -> Result<Fragment> {
+    /// Returns the fragment that returns rows, with the functions of a window and their aggregates.
+    pub(crate) fn listed(
+        rows: Rows,
+        limit: Limit,
+        window: Option<(Window, Vec<Aggregate>)>,
+    ) -> Fragment {
+        let (window, aggregates) = window.unzip();
         let mut fragment = Fragment {
             keys: rows.columns.clone(),
             limit,
+            window,
             rows,
-            aggregates: Vec::new(),
+            aggregates: aggregates.unwrap_or_default(),
             sources: Vec::new(),
             selection: Selection::default(),
             is_listed: true,
@@ -307,7 +308,7 @@ impl Fragment {
             repeating: OnceLock::new(),
         };
         fragment.number();
-        Ok(fragment)
+        fragment
     }
 
     /// Returns the fragment in which each join repeats rows that was found to.
@@ -351,7 +352,7 @@ impl Fragment {
 
     /// Returns whether the rows of a list have the order of their table.
     pub(crate) fn has_order_of_table(&self) -> bool {
-        self.is_listed && self.rows.joins.is_empty()
+        self.is_listed && self.window.is_none() && self.rows.joins.is_empty()
     }
 
     /// Returns the rows, and the expressions over them: the keys, those of the aggregates, and those of the order.
@@ -361,6 +362,8 @@ impl Fragment {
             of_aggregates.flat_map(|it| it.arguments.iter_mut().chain(&mut it.filter));
         let over = self.keys.iter_mut().chain(of_aggregates);
         let over = over.chain(self.limit.exprs_mut());
+        let of_window = self.window.iter_mut().flat_map(Window::exprs_mut);
+        let over = over.chain(of_window);
         let conditions = self.selection.conditions.iter_mut();
         let over = over.chain(conditions.map(|it| &mut it.value));
         (&mut self.rows, over.collect())
@@ -371,7 +374,8 @@ impl Fragment {
         let of_aggregates = self.aggregates.iter();
         let of_aggregates = of_aggregates.flat_map(|it| it.arguments.iter().chain(&it.filter));
         let used = self.keys.iter().chain(of_aggregates);
-        let used = columns(used.chain(self.limit.exprs()));
+        let of_window = self.window.iter().flat_map(Window::exprs);
+        let used = columns(used.chain(self.limit.exprs()).chain(of_window));
         self.sources.clear();
         self.rows.number(used, &mut self.sources);
     }
@@ -520,6 +524,20 @@ pub(crate) fn over_rows(
         Ok(Transformed::new(replacement, true, TreeNodeRecursion::Jump))
     });
     replaced.data().map_err(Reason::of)
+}
+
+/// Returns what an operator sorts by, over columns of its rows.
+pub(crate) fn sorted_by<'a>(
+    by: impl Iterator<Item = &'a PhysicalSortExpr>,
+    rows: &Rows,
+) -> Result<Vec<PhysicalSortExpr>> {
+    let by = by.map(|by| {
+        Ok(PhysicalSortExpr {
+            expr: over_rows(&by.expr, &rows.columns)?,
+            options: by.options,
+        })
+    });
+    by.collect()
 }
 
 /// Returns the rows of an operator.

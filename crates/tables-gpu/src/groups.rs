@@ -357,6 +357,8 @@ pub(crate) struct Groups {
     pub(crate) key_column: Option<KeyColumn>,
     /// The rows of a list that are enough, if not all are wanted.
     pub(crate) enough: Option<usize>,
+    /// Whether all rows are listed for functions over them, so that few may be returned.
+    lists_all: bool,
     /// Number of rows that are grouped.
     rows: u64,
     /// The values of each key; the first key changes slowest.
@@ -434,15 +436,25 @@ impl Groups {
     }
 
     /// Returns a group for each of at most `rows` rows, or for any of them if some are enough.
-    pub(crate) fn listed(totals: &[Total], rows: u64, enough: Option<u64>) -> Groups {
+    /// `lists_all` tells that functions are computed over the rows, of which few may be returned.
+    pub(crate) fn listed(
+        totals: &[Total],
+        rows: u64,
+        enough: Option<u64>,
+        lists_all: bool,
+    ) -> Groups {
         let enough = enough.filter(|it| *it < rows).map(|it| it.max(1) as usize);
-        let first = (rows / 64).clamp(LISTED_MIN, LISTED_FIRST);
-        let first = first.min(listed_max(rows, totals)) as usize;
+        let first = match lists_all {
+            true => (rows / 8).max(LISTED_MIN),
+            false => (rows / 64).clamp(LISTED_MIN, LISTED_FIRST),
+        };
+        let first = first.min(list_max(rows, totals, lists_all)) as usize;
         Groups {
             place: Place::Listed,
             count: first.min(enough.unwrap_or(usize::MAX)),
             combinations: 1,
             enough,
+            lists_all,
             rows,
             ..Groups::default()
         }
@@ -500,7 +512,10 @@ impl Groups {
     /// If it has as many as all rows need, or as there is room for.
     pub(crate) fn grow(&mut self, totals: &[Total], room: u64) -> Result<()> {
         let (most, reason) = match self.place {
-            Place::Listed => (listed_max(self.rows, totals) as usize, TOO_MANY_ROWS),
+            Place::Listed => {
+                let most = list_max(self.rows, totals, self.lists_all);
+                (most as usize, TOO_MANY_ROWS)
+            }
             _ => (
                 slots_max(self.rows, totals, room),
                 "too many groups in a hash table",
@@ -588,8 +603,18 @@ impl Groups {
 
 /// Returns the number of rows that are returned at most, of this many.
 pub(crate) fn listed_max(rows: u64, totals: &[Total]) -> u64 {
-    let of_bytes = LISTED_BYTES_MAX / (8 + 8 * group_words(totals) as u64);
-    rows.clamp(1, of_bytes)
+    list_max(rows, totals, false)
+}
+
+/// Returns the number of rows that a list may have, of this many: those that are returned, or also others.
+fn list_max(rows: u64, totals: &[Total], lists_all: bool) -> u64 {
+    let (bytes, most) = match lists_all {
+        // Rows have numbers of 32 bits.
+        true => (TOTALS_BYTES_MAX, u32::MAX.into()),
+        false => (LISTED_BYTES_MAX, u64::MAX),
+    };
+    let of_bytes = bytes / (8 + 8 * group_words(totals) as u64);
+    rows.clamp(1, of_bytes.min(most))
 }
 
 /// Returns the number of slots that a hash table of the groups of this many rows may have in this many bytes.

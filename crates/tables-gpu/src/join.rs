@@ -198,7 +198,7 @@ fn side(plan: &Arc<dyn ExecutionPlan>) -> Rows {
                 // A list may be wider than the rows of a join.
                 return Err(Reason::new(MANY_COLUMNS));
             }
-            check(&Fragment::listed(rows.clone(), Limit::None)?).map(|()| rows)
+            check(&Fragment::listed(rows.clone(), Limit::None, None)).map(|()| rows)
         }
         Origin::Plan(..) => Err(Reason::new("what is computed of groups is joined")),
     });

@@ -60,6 +60,7 @@ mod merge;
 mod on_cpu;
 mod on_device;
 mod operator;
+mod order;
 mod ordinal;
 mod outer;
 mod packed;
@@ -87,6 +88,7 @@ mod union;
 mod uses;
 mod value;
 mod variance;
+mod window;
 mod work;
 mod written;
 

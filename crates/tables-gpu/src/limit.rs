@@ -11,10 +11,12 @@ use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
 use crate::expression::Code;
 use crate::figures::Figures;
 use crate::groups::{Groups, listed_max};
+use crate::order::SortWord;
 use crate::ordinal::Ordinal;
 use crate::ranks::{INTERVALS, Ranks, Search};
 use crate::reason::Reason;
 use crate::value::Kind;
+use crate::window::Window;
 use crate::work::{Ready, Work};
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -81,7 +83,7 @@ pub(crate) struct Ranking {
     wanted: u64,
 }
 
-/// The rank of a row by one expression.
+/// The rank of a row by one expression: it is greater if the row comes first.
 struct Rank {
     code: String,
     /// Number of ranks.
@@ -125,13 +127,13 @@ impl Code<'_, '_> {
     /// # Errors
     /// If kernels cannot compute what rows are ordered by first.
     pub(crate) fn ranking(&mut self, by: &[PhysicalSortExpr], wanted: u64) -> Result<Ranking> {
-        let mut all = self.rank(&by[0])?;
+        let mut all = self.rank(&by[0], RANKS_MAX)?;
         for by in &by[1..] {
             // Rows of equal ranks are all in the list, or none of them.
             if !all.is_exact {
                 break;
             }
-            let Ok(next) = self.rank(by) else {
+            let Ok(next) = self.rank(by, RANKS_MAX) else {
                 break;
             };
             let count = all.count.checked_mul(next.count);
@@ -154,8 +156,55 @@ impl Code<'_, '_> {
         })
     }
 
-    /// Declares the rank of a row by one expression.
-    fn rank(&mut self, by: &PhysicalSortExpr) -> Result<Rank> {
+    /// Declares the words by which the rows of a window are sorted.
+    ///
+    /// # Errors
+    /// If kernels cannot compute what rows are sorted by.
+    pub(crate) fn sort_words(&mut self, window: &Window) -> Result<Vec<SortWord>> {
+        let mut words: Vec<SortWord> = Vec::new();
+        for (index, by) in window.by.iter().enumerate() {
+            let rank = self.rank(by, 1 << u64::BITS)?;
+            if !rank.is_exact {
+                return Err(Reason::new("a sort by numbers of more than 64 bits"));
+            }
+            let last = rank.count - 1;
+            let bits = i128::BITS - last.leading_zeros();
+            // Rows are sorted from the least word on.
+            let last = 2 * self.draft.uses.constant(last)?;
+            let code = format!("(f.constants[{last}] - ({}))", rank.code);
+            match words.last_mut() {
+                Some(word) if word.bits + bits <= u64::BITS => {
+                    let shift = 2 * self.draft.uses.constant(bits.into())?;
+                    // A number of 64 bits is not shifted by as many.
+                    if word.bits > 0 {
+                        word.code = format!("({} << f.constants[{shift}] | {code})", word.code);
+                    } else {
+                        word.code = code;
+                    }
+                    word.bits += bits;
+                    word.not_of_partition += bits;
+                    word.not_of_peers += bits;
+                }
+                _ => words.push(SortWord {
+                    code,
+                    bits,
+                    not_of_partition: bits,
+                    not_of_peers: bits,
+                }),
+            }
+            let word = words.last_mut().expect("one was pushed");
+            if index < window.of_partition {
+                word.not_of_partition = 0;
+            }
+            if index < window.of_peers {
+                word.not_of_peers = 0;
+            }
+        }
+        Ok(words)
+    }
+
+    /// Declares the rank of a row by one expression, exact if there are at most this many ranks.
+    fn rank(&mut self, by: &PhysicalSortExpr, most: i128) -> Result<Rank> {
         let mut value = match self.value(&by.expr) {
             Ok(value) => value,
             Err(reason) => {
@@ -188,7 +237,7 @@ impl Code<'_, '_> {
             false => format!("(f.constants[{end}] - {number})"),
         };
         let mut largest = (to - from).abs();
-        let is_exact = largest < RANKS_MAX - 2;
+        let is_exact = largest + 1 + i128::from(value.valid.is_some()) <= most;
         if !is_exact {
             distance = format!("({distance} >> {BITS_LEFT_OUT})");
             largest >>= BITS_LEFT_OUT;

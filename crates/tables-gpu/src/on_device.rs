@@ -238,6 +238,16 @@ fn code(
     }
     if let Some(determined) = compiled.determined.get(&column) {
         let word = compiled.totals[determined.slot].word;
+        if let Values::Wide(_) = &determined.values {
+            let valid = determined.valid.map(|slot| compiled.totals[slot].word);
+            return Ok(Code {
+                value: format!("group[{word}]"),
+                valid: valid.map(|word| format!("group[{word}] != 0")),
+                min: i64::MIN.into(),
+                max: i64::MAX.into(),
+                texts: Arc::default(),
+            });
+        }
         return of_value(
             &determined.values,
             format!("group[{word}]"),
@@ -343,11 +353,11 @@ fn with_table(numbers: &[i64], tables: &mut Vec<u32>) -> i128 {
 fn of_total(output: &Output, totals: &[Total], (min, max): (i128, i128)) -> Option<Code> {
     let word = |slot: usize| format!("group[{}]", totals[slot].word);
     let (value, slot, rows) = match *output {
-        Output::Count(slot) => (word(slot), slot, None),
+        Output::Count(slot) | Output::Unsigned(slot) => (word(slot), slot, None),
         Output::Sum(slot, rows) => (word(slot), slot, Some(rows)),
         Output::Max(slot, rows) => (format!("plain({})", word(slot)), slot, Some(rows)),
         Output::Min(slot, rows) => (format!("plain(~{})", word(slot)), slot, Some(rows)),
-        Output::Some(_) | Output::Unsigned(_) | Output::Float(_) => return None,
+        Output::Some(_) | Output::Float(_) => return None,
     };
     let code = Code {
         value,

@@ -119,7 +119,11 @@ impl GpuFragmentExec {
     /// do.
     pub(crate) fn aggregate_of(&self, column: usize) -> Option<usize> {
         let index = column.checked_sub(self.fragment.keys.len())?;
-        let name = self.fragment.aggregates.get(index)?.function.fun().name();
+        let Some(aggregate) = self.fragment.aggregate_at(index) else {
+            // Numbers and ranks of rows.
+            return self.fragment.window.as_ref().map(|_| index);
+        };
+        let name = aggregate.function.fun().name();
         ["count", "sum", "min", "max"]
             .contains(&name)
             .then_some(index)

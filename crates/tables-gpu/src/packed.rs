@@ -10,7 +10,7 @@ use datafusion::arrow::compute::{cast, concat};
 use datafusion::arrow::datatypes::{
     ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type,
     Int16Type, Int32Type, Int64Type, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
-    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use datafusion::error::Result;
 
@@ -66,6 +66,7 @@ pub(crate) fn is_number(data_type: &DataType) -> bool {
             | DataType::UInt8
             | DataType::UInt16
             | DataType::UInt32
+            | DataType::UInt64
             | DataType::Float32
             | DataType::Float64
             | DataType::Date32
@@ -153,6 +154,12 @@ impl Packer {
             DataType::UInt8 => self.push_numbers::<UInt8Type>(values),
             DataType::UInt16 => self.push_numbers::<UInt16Type>(values),
             DataType::UInt32 => self.push_numbers::<UInt32Type>(values),
+            DataType::UInt64 => {
+                for value in values.as_primitive::<UInt64Type>() {
+                    let number = value.map(i64::try_from).transpose();
+                    self.push_one(number.map_err(|_| Unpackable::Wide)?);
+                }
+            }
             DataType::Float32 => self.push_floats::<Float32Type>(values, true),
             DataType::Float64 => self.push_floats::<Float64Type>(values, false),
             DataType::Date32 => self.push_numbers::<Date32Type>(values),

@@ -13,6 +13,7 @@ use crate::fragment::{Exprs, Fragment};
 use crate::groups::{Groups, Key, LastMarked, Needed, Place, Values};
 use crate::joined::{MATCHES_MAX, TURNS_MAX};
 use crate::limit::{Limit, Ranking};
+use crate::order::{Order, OrderSlots, SortWord};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
 use crate::selection::Selecting;
@@ -20,6 +21,7 @@ use crate::skipped::Counting;
 use crate::source::{Ending, Kernel};
 use crate::uses::CURSORS_MAX;
 use crate::variance::Distances;
+use crate::window::{Frame, Function as OfWindow, Window};
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -44,6 +46,13 @@ struct Slot {
 }
 
 impl Slot {
+    /// A slot that no row changes while groups are added.
+    const COMPUTED: Slot = Slot {
+        code: String::new(),
+        is_maximum: true,
+        addend_max: 0,
+    };
+
     /// Returns the line of the kernel, with the number of the slot.
     fn line(&self, index: usize) -> String {
         self.code.replace("SLOT", &index.to_string()) + ";"
@@ -133,8 +142,10 @@ pub(crate) struct Compiled {
     pub(crate) mark_words: usize,
     /// The totals of a group. The first is its number of rows.
     pub(crate) totals: Vec<Total>,
-    /// The states of each aggregate.
+    /// The states of each aggregate, or function of a window.
     pub(crate) outputs: Vec<Vec<Column>>,
+    /// What sorts the rows of a list, and computes the functions over them.
+    pub(crate) order: Option<Order>,
     /// The kernel that selects groups.
     pub(crate) selecting: Selecting,
     /// Largest absolute value that a row adds to a sum.
@@ -176,6 +187,8 @@ pub(crate) struct Slots<'k, 'a> {
     pub(crate) rows: u64,
     /// Whether the function has the group of the row, so that a total is added as soon as it has a slot.
     has_group: bool,
+    /// Index of the first slot that is shared by all who want the same total.
+    first_shared: usize,
 }
 
 impl Compiled {
@@ -206,6 +219,7 @@ impl Compiled {
             addend_max: 0,
             rows: rows_max,
             has_group: false,
+            first_shared: 0,
         };
         if !fragment.rows.joins.is_empty() || fragment.is_listed {
             // Joins, and conditions of lists, leave few rows, so that most warps have none.
@@ -220,14 +234,25 @@ impl Compiled {
             Limit::First { by, count } => Some(slots.code.ranking(by, *count)?),
             Limit::None | Limit::Any(_) => None,
         };
+        let window = fragment.window.as_ref();
+        let words = window.map(|window| slots.code.sort_words(window));
+        let words = slots.sort_slots(words.transpose()?.unwrap_or_default());
         slots.code.draft.uses.may_look_up = fragment.is_listed;
         let of_list = fragment.is_listed.then_some((&*group, ranking.as_ref()));
         let determined = slots.determined((&fragment.keys, &are_determined), of_list)?;
         let place = fragment.has_order_of_table();
         let place = place.then(|| slots.slot(None, PLACE.to_owned(), Added::Maximum));
-        let aggregates = fragment.aggregates.iter();
-        let outputs = aggregates.map(|it| slots.aggregate(it));
-        let outputs = outputs.collect::<Result<Vec<_>>>()?;
+        let (outputs, of_window) = match window {
+            None => {
+                let aggregates = fragment.aggregates.iter();
+                let outputs = aggregates.map(|it| slots.aggregate(it));
+                (outputs.collect::<Result<Vec<_>>>()?, None)
+            }
+            Some(window) => {
+                let (outputs, of_window) = slots.window(fragment, window, words)?;
+                (outputs, Some((window, of_window)))
+            }
+        };
         let addend_max = slots.addend_max;
         let (all, mut add) = slots.added(&group, ranking.as_ref());
         if has_comments {
@@ -248,6 +273,9 @@ impl Compiled {
             keys,
             determined,
             mark_words,
+            order: of_window
+                .map(|(window, slots)| Order::new(window, slots, &totals))
+                .transpose()?,
             selecting: Selecting::new(&fragment.selection, &outputs, &totals)?,
             totals,
             outputs,
@@ -278,6 +306,11 @@ impl Compiled {
             .min(of_block)
     }
 
+    /// Returns whether the list has all rows whose functions are computed, of which few may be returned.
+    fn lists_all(&self) -> bool {
+        self.order.as_ref().is_some_and(Order::has_functions)
+    }
+
     /// Returns whether a join repeats rows.
     pub(crate) fn repeats(&self) -> bool {
         self.kernel.builds.iter().any(|it| it.repeats)
@@ -289,7 +322,7 @@ impl Compiled {
     /// If the combinations of their keys need more than 62 bits.
     pub(crate) fn groups(&self, marks: Option<&[u32]>) -> Result<Groups> {
         let mut groups = match self.is_listed {
-            true => Groups::listed(&self.totals, self.rows_max, self.enough),
+            true => Groups::listed(&self.totals, self.rows_max, self.enough, self.lists_all()),
             false => Groups::new(&self.keys, &self.totals, (self.rows, self.rows_max), marks)?,
         };
         let rows = self.rows.saturating_add(self.matches_max());
@@ -423,14 +456,69 @@ impl Slots<'_, '_> {
             is_maximum: added == Added::Maximum,
             addend_max,
         };
-        let known = self.slots.iter().position(|it| *it == slot);
-        known.unwrap_or_else(|| {
-            let index = self.slots.len();
-            if self.has_group {
-                self.code.function.lines.push(slot.line(index));
-            }
-            self.slots.push(slot);
-            index
-        })
+        let mut shared = self.slots[self.first_shared..].iter();
+        let known = shared.position(|it| *it == slot);
+        match known {
+            Some(index) => self.first_shared + index,
+            None => self.push(slot),
+        }
+    }
+
+    /// Adds a slot.
+    fn push(&mut self, slot: Slot) -> usize {
+        let index = self.slots.len();
+        if self.has_group {
+            self.code.function.lines.push(slot.line(index));
+        }
+        self.slots.push(slot);
+        index
+    }
+
+    /// Returns the slots of the words that rows are sorted by.
+    fn sort_slots(&mut self, words: Vec<SortWord>) -> Vec<(SortWord, usize)> {
+        let slots = words.into_iter().map(|word| {
+            let slot = self.slot(None, word.code.clone(), Added::Maximum);
+            (word, slot)
+        });
+        slots.collect()
+    }
+
+    /// Returns the columns of the functions of a window, and the slots that these compute. The totals of a row are
+    /// those of the row alone at first.
+    fn window(
+        &mut self,
+        fragment: &Fragment,
+        window: &Window,
+        words: Vec<(SortWord, usize)>,
+    ) -> Result<(Vec<Vec<Column>>, OrderSlots)> {
+        let first = self.slots.len();
+        self.first_shared = first;
+        let aggregates = fragment.aggregates.iter().map(|it| self.aggregate(it));
+        let mut aggregates = aggregates.collect::<Result<Vec<_>>>()?;
+        let mut slots = OrderSlots {
+            words,
+            states: first..self.slots.len(),
+            ..OrderSlots::default()
+        };
+        if window.frame != Frame::Rows && !aggregates.is_empty() {
+            slots.start = Some(self.push(Slot::COMPUTED));
+        }
+        let rows = (0, self.rows.into());
+        let columns = window.functions.iter().map(|function| {
+            let slot = match function {
+                OfWindow::Aggregate(index) => return std::mem::take(&mut aggregates[*index]),
+                OfWindow::RowNumber => &mut slots.row_number,
+                OfWindow::Rank => &mut slots.rank,
+                OfWindow::DenseRank => &mut slots.dense_rank,
+            };
+            let slot = *slot.get_or_insert_with(|| self.push(Slot::COMPUTED));
+            vec![Column {
+                output: Output::Unsigned(slot),
+                data_type: DataType::UInt64,
+                bounds: rows,
+                values: None,
+            }]
+        });
+        Ok((columns.collect(), slots))
     }
 }

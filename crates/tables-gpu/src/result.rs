@@ -326,9 +326,9 @@ impl Made {
         };
         let mut partitions = vec![Vec::new(); self.partitioning.partition_count()];
         for (index, batches) in all.into_iter().enumerate() {
-            // Without a hash, any partition may have them.
+            // Without a hash, any partition may have them. Those that are sorted stay together.
             let first = match batches.len() {
-                1 => index % partitions.len(),
+                1 if self.fragment.window.is_none() => index % partitions.len(),
                 _ => 0,
             };
             for (rows, partition) in batches.into_iter().zip(&mut partitions[first..]) {
@@ -338,8 +338,13 @@ impl Made {
         Ok(partitions)
     }
 
-    /// Puts the rows of a list in the order of their table, and leaves out those that are more than its limit.
+    /// Puts the rows of a list in the order of their table or of their window, and leaves out those that are more than
+    /// its limit.
     fn order(&self, totals: &mut Totals<'_>) {
+        let is_sorted = self.fragment.window.is_some();
+        if is_sorted && !totals.groups.is_sorted_by_key(|(_, number)| *number) {
+            totals.groups.sort_unstable_by_key(|(_, number)| *number);
+        }
         if let Some(slot) = self.compiled.place {
             let mut groups = std::mem::take(&mut totals.groups);
             groups.sort_unstable_by_key(|(group, _)| totals.count(*group, slot));
@@ -404,13 +409,16 @@ impl Made {
         }
         // Each group is in one row, so that its states are all that there are.
         let numbers: Vec<usize> = (0..rows.len()).collect();
-        let numbers = (!compiled.keys.is_empty()).then_some(&*numbers);
-        for (aggregate, states) in fragment.aggregates.iter().zip(&compiled.outputs) {
+        let has_groups = !compiled.keys.is_empty() || fragment.is_listed;
+        let numbers = has_groups.then_some(&*numbers);
+        for (index, states) in compiled.outputs.iter().enumerate() {
             let states = states.iter().map(|column| totals.column(column, rows));
             let states = states.collect::<Result<Vec<_>>>()?;
-            match fragment.returns_states {
-                true => columns.extend(states),
-                false => columns.push(finished(&aggregate.function, &states, numbers)?),
+            match fragment.aggregate_at(index) {
+                Some(aggregate) if !fragment.returns_states => {
+                    columns.push(finished(&aggregate.function, &states, numbers)?);
+                }
+                _ => columns.extend(states),
             }
         }
         let typed = columns.iter().zip(schema.fields());

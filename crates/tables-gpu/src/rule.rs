@@ -23,7 +23,6 @@ use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
-use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{
     ChildrenPropertiesMode, ExecutionPlan, Partitioning, ReplaceChildrenOptions,
 };
@@ -43,6 +42,7 @@ use crate::packed::is_packable;
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::scanned::Scanned;
+use crate::window::is_window;
 use crate::work::reads;
 use crate::{distinct, sets, union};
 
@@ -63,6 +63,9 @@ impl PhysicalOptimizerRule for Fragments {
             return Ok(plan);
         }
         let plan = plan.transform_up(|node| {
+            if is_window(&node) {
+                return self.with_window(node, &options);
+            }
             let Some(aggregate) = node.downcast_ref::<AggregateExec>() else {
                 return above::selected(node);
             };
@@ -217,6 +220,22 @@ impl Fragments {
         Ok(Arc::new(alternatives.map_err(Reason::of)?))
     }
 
+    /// Returns the operator of a device that computes window functions, if kernels can.
+    fn with_window(
+        &self,
+        node: Arc<dyn ExecutionPlan>,
+        options: &GpuOptions,
+    ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        let has_hope = self.check_hope(number_of(&node), options).is_ok();
+        match sorted(&node) {
+            Ok(fragment) if has_hope => {
+                Ok(Transformed::yes(self.operator(node, fragment, options)?))
+            }
+            // The reason is told when lists are made.
+            _ => Ok(Transformed::no(node)),
+        }
+    }
+
     /// Returns the operator of an aggregate of one step, if its tables are not left to the CPU.
     fn of_part(
         &self,
@@ -342,8 +361,8 @@ impl Fragments {
             // below, unless the limit is one of the list.
             let has_limit = node.fetch().is_some() && !is_sort;
             let is_again = node.is::<GlobalLimitExec>() && is_limited(node.children()[0]);
-            let tried = first.unwrap_or_else(|| match is_window(&node) {
-                true => Err(Reason::new("a window function")),
+            let tried = first.unwrap_or_else(|| match is_window(&node) || is_full_sort(&node) {
+                true => sorted(&node),
                 false => listed(&node),
             });
             let is_own = is_told(&node) && !has_join;
@@ -403,8 +422,8 @@ fn has_told(plan: &Arc<dyn ExecutionPlan>) -> bool {
     is_told(plan) || plan.children().into_iter().any(has_told)
 }
 
-fn is_window(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    plan.is::<WindowAggExec>() || plan.is::<BoundedWindowAggExec>()
+fn is_full_sort(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<SortExec>() && plan.fetch().is_none()
 }
 
 /// Returns whether some operator of a plan is the device's, or tells why it is not.
@@ -556,6 +575,19 @@ fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
 fn listed(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<Fragment, Reason> {
     check_listed(plan)?;
     let fragment = Fragment::of_rows(plan)?;
+    check(&fragment)?;
+    Ok(fragment)
+}
+
+/// Returns the fragment of window functions, or of a sort of all rows.
+///
+/// # Errors
+/// Why kernels do not compute it.
+fn sorted(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<Fragment, Reason> {
+    let fragment = match plan.downcast_ref::<SortExec>() {
+        Some(sort) => Fragment::of_sort(sort)?,
+        None => Fragment::of_window(plan)?,
+    };
     check(&fragment)?;
     Ok(fragment)
 }

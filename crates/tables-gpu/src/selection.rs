@@ -55,6 +55,7 @@ impl Condition {
     fn number(&self) -> Result<i128, Reason> {
         let value = match constants::value(&self.value).map_err(Reason::of)? {
             ScalarValue::Int64(value) => value.map(i128::from),
+            ScalarValue::UInt64(value) => value.map(i128::from),
             ScalarValue::Decimal128(value, ..) => value,
             other => return Err(Reason::new(format!("groups cannot be selected by {other}"))),
         };
@@ -118,7 +119,7 @@ fn value_of(output: &Output, totals: &[Total]) -> Option<(String, String)> {
     };
     let is_some = |rows: usize| format!("{} != 0", word(rows));
     match *output {
-        Output::Count(slot) => Some((number(slot), "true".to_owned())),
+        Output::Count(slot) | Output::Unsigned(slot) => Some((number(slot), "true".to_owned())),
         Output::Sum(slot, rows) => Some((number(slot), is_some(rows))),
         Output::Max(slot, rows) => Some((format!("plain({})", word(slot)), is_some(rows))),
         Output::Min(slot, rows) => Some((format!("plain(~{})", word(slot)), is_some(rows))),
@@ -136,7 +137,7 @@ fn value_of(output: &Output, totals: &[Total]) -> Option<(String, String)> {
             let order = format!("order_of_floats({high}, {middle}, {low})");
             Some((order, is_some(rows)))
         }
-        Output::Some(_) | Output::Unsigned(_) | Output::Float(Float::Moment { .. }) => None,
+        Output::Some(_) | Output::Float(Float::Moment { .. }) => None,
     }
 }
 

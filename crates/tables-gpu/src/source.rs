@@ -258,6 +258,7 @@ pub(crate) fn headers() -> Vec<(String, String)> {
         header("hash.cuh", include_str!("kernels/hash.cuh")),
         header("merge.cuh", include_str!("kernels/merge.cuh")),
         header("select.cuh", include_str!("kernels/select.cuh")),
+        header("order.cuh", include_str!("kernels/order.cuh")),
         header("columns.cuh", include_str!("kernels/columns.cuh")),
         header("totals.cuh", include_str!("kernels/totals.cuh")),
         header("joins.cuh", include_str!("kernels/joins.cuh")),

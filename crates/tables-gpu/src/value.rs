@@ -86,6 +86,7 @@ pub(crate) fn bounds_of(data_type: &DataType) -> Option<(i128, i128)> {
         DataType::UInt8 => (0, u8::MAX.into()),
         DataType::UInt16 => (0, u16::MAX.into()),
         DataType::UInt32 => (0, u32::MAX.into()),
+        DataType::UInt64 => (0, u64::MAX.into()),
         DataType::Decimal128(precision, _) => {
             let end = 10_i128.checked_pow((*precision).into())?;
             (1 - end, end - 1)

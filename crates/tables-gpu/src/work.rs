@@ -24,7 +24,7 @@ use crate::figures::Figures;
 use crate::fragment::{Fragment, Origin, Rows, Source};
 use crate::from_disk::FromDisk;
 use crate::giving_way::Need;
-use crate::groups::{Groups, Place, TOO_MANY_ROWS};
+use crate::groups::{Groups, Place, TOO_MANY_ROWS, listed_max};
 use crate::launches::{InMemory, Joins};
 use crate::load::{load, load_plan};
 use crate::on_device::ToColumns;
@@ -555,7 +555,11 @@ impl Work {
         }: &Counted,
         figures: &mut Figures,
     ) -> Result<Found> {
-        let of = (groups.count as u32, group_words(&ready.compiled.totals));
+        let layout = &ready.compiled.totals;
+        if ready.fragment.is_listed && selected.count > listed_max(selected.count, layout) {
+            return Err(Reason::new(TOO_MANY_ROWS));
+        }
+        let of = (groups.count as u32, group_words(layout));
         let selecting = &ready.compiled.selecting;
         let launch = selecting.writing(*selected, of, totals, self.options.waits);
         self.found(totals.memory.device, launch, *selected, figures)

@@ -265,7 +265,7 @@ fn kernels_of_sieves_emulated_on_the_cpu_agree_with_the_model() {
     for (index, case) in sifted().iter().enumerate() {
         let (run_rows, bits, slots) = [(1000, 2, 2048), (333, 0, 2048), (500, 1, 1024)][index % 3];
         let bytes = slots * 2 * case.shape.width().bytes();
-        let keys: BTreeSet<u64> = case.build.iter().map(|row| row.0).collect();
+        let keys: BTreeSet<u128> = case.build.iter().map(|row| row.0).collect();
         let unmatched = case.probe.iter().filter(|row| !keys.contains(&row.0));
         let unmatched = unmatched.count() as u64;
         for asked in [(&[5, 9][..], index % 2 == 0), (&[], true)] {

@@ -40,6 +40,7 @@ Arguments arguments_of_kernel();
 void run_kernel();
 
 inline u32 this_lane() { return threadIdx.x % kLanes; }
+inline u32 this_warp() { return threadIdx.x / kLanes; }
 // Returns what a function makes of the numbers of a warp.
 template <class Joined> u64 warp_joined(u64 number, Joined joined) {
     shown[threadIdx.x] = number;
@@ -49,6 +50,11 @@ template <class Joined> u64 warp_joined(u64 number, Joined joined) {
         if (t != threadIdx.x) number = joined(number, shown[t]);
     __syncwarp();
     return number;
+}
+// Returns a mask whose bit `lane` is that lane's flag.
+inline u32 ballot(bool flag) {
+    const u64 own = static_cast<u64>(flag) << this_lane();
+    return static_cast<u32>(warp_joined(own, [](u64 a, u64 b) { return a | b; }));
 }
 inline u64 warp_sum(u64 number) {
     return warp_joined(number, [](u64 a, u64 b) { return a + b; });
@@ -70,6 +76,7 @@ template <class Number> Number atomicCAS(Number* to, Number expected, Number num
 }
 inline int __clzll(u64 number) { return number == 0 ? 64 : __builtin_clzll(number); }
 inline int __popc(u32 number) { return __builtin_popcount(number); }
+inline u32 place_in(u32 ballot, u32 lane) { return __popc(ballot & ((1u << lane) - 1)); }
 template <class Number> Number atomicAdd(Number* to, Number number) {
     Number before = *to;
     *to += number;

@@ -1,0 +1,302 @@
+//! Windows: functions of each row over rows of its partition, in an order. A sort of all rows is one without functions.
+
+use std::sync::Arc;
+
+use datafusion::logical_expr::{WindowFrameBound, WindowFrameUnits};
+use datafusion::physical_expr::window::{PlainAggregateWindowExpr, StandardWindowExpr, WindowExpr};
+use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec, WindowUDFExpr};
+
+use crate::fragment::{
+    Aggregate, Exprs, Fragment, Origin, Rows, is_moving, over_rows, rows, sorted_by,
+};
+use crate::limit::Limit;
+use crate::operator::GpuFragmentExec;
+use crate::reason::Reason;
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// A function of each row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Function {
+    RowNumber,
+    Rank,
+    DenseRank,
+    /// The aggregate of the fragment of this index.
+    Aggregate(usize),
+}
+
+impl Function {
+    /// Returns the name in SQL; that of an aggregate is the aggregate's.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Function::RowNumber => "row_number()",
+            Function::Rank => "rank()",
+            Function::DenseRank => "dense_rank()",
+            Function::Aggregate(_) => "an aggregate",
+        }
+    }
+}
+
+/// The rows of a partition that an aggregate is of. All begin with the first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// Those up to the row.
+    #[default]
+    Rows,
+    /// Those up to the last that is equal to the row in the order.
+    Peers,
+    Partition,
+}
+
+/// How the rows of a list are sorted, and the functions of each row over them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Window {
+    /// What the rows are sorted by.
+    pub(crate) by: Vec<PhysicalSortExpr>,
+    /// How many of these, the first, are equal in a partition, and among peers.
+    pub(crate) of_partition: usize,
+    pub(crate) of_peers: usize,
+    pub(crate) functions: Vec<Function>,
+    pub(crate) frame: Frame,
+}
+
+/// Returns the functions of an operator of windows; `None` if it is another operator.
+fn functions_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&[Arc<dyn WindowExpr>]> {
+    match plan.downcast_ref::<BoundedWindowAggExec>() {
+        Some(window) => Some(window.window_expr()),
+        None => Some(plan.downcast_ref::<WindowAggExec>()?.window_expr()),
+    }
+}
+
+/// Returns whether an operator computes functions of windows.
+pub(crate) fn is_window(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    functions_of(plan).is_some()
+}
+
+/// Returns an operator below those that only sort or move its rows, and what these are sorted by.
+///
+/// # Errors
+/// If a sort has a limit.
+fn below(
+    plan: &Arc<dyn ExecutionPlan>,
+) -> Result<(&Arc<dyn ExecutionPlan>, Vec<PhysicalSortExpr>)> {
+    let (mut plan, mut by) = (plan, None);
+    loop {
+        let sorted = match plan.downcast_ref::<SortExec>() {
+            Some(sort) => Some(sort.expr()),
+            None => plan
+                .downcast_ref::<SortPreservingMergeExec>()
+                .map(|merge| merge.expr()),
+        };
+        if sorted.is_some() && plan.fetch().is_some() {
+            return Err(Reason::new("a window function over some rows"));
+        }
+        if let Some(sorted) = sorted {
+            // The sort above has sorted the rows again.
+            by.get_or_insert_with(|| sorted.iter().cloned().collect());
+        } else if !is_moving(plan) {
+            break;
+        }
+        plan = plan.children()[0];
+    }
+    let by = by.unwrap_or_else(|| {
+        let ordering = plan.properties().output_ordering();
+        ordering.map_or_else(Vec::new, |it| it.iter().cloned().collect())
+    });
+    Ok((plan, by))
+}
+
+/// Returns the aggregate of a function, over columns of the rows.
+fn aggregate(function: &PlainAggregateWindowExpr, rows: &Rows) -> Result<Aggregate> {
+    // DataFusion 55 shows the filter nowhere else.
+    if !format!("{function:?}").ends_with("filter: None }") {
+        return Err(Reason::new("a window function with a filter"));
+    }
+    let of = function.get_aggregate_expr();
+    let arguments = of.expressions();
+    let arguments = arguments.iter().map(|it| over_rows(it, &rows.columns));
+    if !of.groups_accumulator_supported() {
+        return Err(Reason::new(format!(
+            "{} as a window function",
+            of.fun().name()
+        )));
+    }
+    Ok(Aggregate {
+        function: Arc::new(of.clone()),
+        arguments: arguments.collect::<Result<Exprs>>()?,
+        filter: None,
+        is_of_states: false,
+    })
+}
+
+/// Returns the frame of an aggregate.
+fn frame_of(function: &dyn WindowExpr) -> Result<Frame> {
+    let frame = function.get_window_frame();
+    let is_first = matches!(&frame.start_bound, WindowFrameBound::Preceding(it) if it.is_null());
+    match (&frame.end_bound, frame.units) {
+        _ if !is_first => {}
+        (WindowFrameBound::Following(end), _) if end.is_null() => return Ok(Frame::Partition),
+        (WindowFrameBound::CurrentRow, WindowFrameUnits::Rows) => return Ok(Frame::Rows),
+        (WindowFrameBound::CurrentRow, _) => return Ok(Frame::Peers),
+        _ => {}
+    }
+    Err(Reason::new(
+        "a frame that does not begin with its partition, or ends at another row",
+    ))
+}
+
+impl Window {
+    /// Returns the window of functions over rows that are sorted by this, without the functions.
+    ///
+    /// # Errors
+    /// If the order of the functions is not that of the rows.
+    fn of(function: &dyn WindowExpr, by: &[PhysicalSortExpr], rows: &Rows) -> Result<Window> {
+        let other = || Reason::new("a window function over rows in another order");
+        let partition = function.partition_by();
+        let is_of_partition = |it: &&PhysicalSortExpr| partition.contains(&it.expr);
+        let of_partition = by.iter().take_while(is_of_partition).count();
+        let known = |expr: &Arc<dyn PhysicalExpr>, count: usize| {
+            by[..count].iter().any(|it| &it.expr == expr)
+        };
+        if !partition.iter().all(|it| known(it, of_partition)) {
+            return Err(other());
+        }
+        let mut of_peers = of_partition;
+        for order in function.order_by() {
+            // What is equal before orders nothing.
+            if known(&order.expr, of_peers) {
+                continue;
+            }
+            if by.get(of_peers) != Some(order) {
+                return Err(other());
+            }
+            of_peers += 1;
+        }
+        Ok(Window {
+            by: sorted_by(by.iter(), rows)?,
+            of_partition,
+            of_peers,
+            ..Window::default()
+        })
+    }
+
+    /// Returns the expressions that rows are sorted by.
+    pub(crate) fn exprs(&self) -> impl Iterator<Item = &Arc<dyn PhysicalExpr>> {
+        self.by.iter().map(|it| &it.expr)
+    }
+
+    /// Returns the expressions that rows are sorted by.
+    pub(crate) fn exprs_mut(&mut self) -> impl Iterator<Item = &mut Arc<dyn PhysicalExpr>> {
+        self.by.iter_mut().map(|it| &mut it.expr)
+    }
+}
+
+/// Checks that the rows of an operator are in no order but this one.
+fn check_order(plan: &Arc<dyn ExecutionPlan>, by: &[PhysicalSortExpr]) -> Result<()> {
+    let ordering = plan.properties().output_ordering();
+    let mut pairs = ordering.into_iter().flat_map(|it| it.iter()).enumerate();
+    match pairs.all(|(index, ordered)| by.get(index) == Some(ordered)) {
+        true => Ok(()),
+        false => Err(Reason::new("rows that are sorted")),
+    }
+}
+
+impl Fragment {
+    /// Returns the fragment of an operator of windows.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub(crate) fn of_window(plan: &Arc<dyn ExecutionPlan>) -> Result<Fragment> {
+        let functions = functions_of(plan).unwrap_or_default();
+        let first = functions.first();
+        let first = first.ok_or_else(|| Reason::new("no window function"))?;
+        let (input, by) = below(plan.children()[0])?;
+        check_order(plan, &by)?;
+        let rows = rows(input)?;
+        if let Origin::Plan(plan, reason) = &rows.origin
+            && !plan.is::<GpuFragmentExec>()
+        {
+            return Err(reason.clone());
+        }
+        let mut window = Window::of(first.as_ref(), &by, &rows)?;
+        let mut aggregates = Vec::new();
+        for function in functions {
+            let is_alike = function.partition_by() == first.partition_by()
+                && function.order_by() == first.order_by();
+            if !is_alike {
+                return Err(Reason::new("window functions of several windows"));
+            }
+            let of_rows = function.as_any();
+            if let Some(of_rows) = of_rows.downcast_ref::<PlainAggregateWindowExpr>() {
+                let frame = frame_of(of_rows)?;
+                if !aggregates.is_empty() && frame != window.frame {
+                    return Err(Reason::new("window functions of several frames"));
+                }
+                window.frame = frame;
+                window.functions.push(Function::Aggregate(aggregates.len()));
+                aggregates.push(aggregate(of_rows, &rows)?);
+                continue;
+            }
+            window.functions.push(rank_of(function.as_ref())?);
+        }
+        Ok(Fragment::listed(
+            rows,
+            Limit::None,
+            Some((window, aggregates)),
+        ))
+    }
+
+    /// Returns the fragment of a sort of all rows.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub(crate) fn of_sort(sort: &SortExec) -> Result<Fragment> {
+        if sort.fetch().is_some() {
+            return Err(Reason::new("a sort of some rows"));
+        }
+        let rows = rows(sort.input())?;
+        if let Origin::Plan(_, reason) = &rows.origin {
+            return Err(reason.clone());
+        }
+        let window = Window {
+            by: sorted_by(sort.expr().iter(), &rows)?,
+            ..Window::default()
+        };
+        Ok(Fragment::listed(
+            rows,
+            Limit::None,
+            Some((window, Vec::new())),
+        ))
+    }
+
+    /// Returns the aggregate that is this column behind the keys; `None` if that is another function of rows.
+    pub(crate) fn aggregate_at(&self, index: usize) -> Option<&Aggregate> {
+        match &self.window {
+            None => self.aggregates.get(index),
+            Some(window) => match window.functions.get(index)? {
+                Function::Aggregate(index) => self.aggregates.get(*index),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// Returns the function that gives a row its number or its rank.
+fn rank_of(function: &dyn WindowExpr) -> Result<Function> {
+    let standard = function.as_any().downcast_ref::<StandardWindowExpr>();
+    let standard = standard.map(|it| it.get_standard_func_expr().as_any());
+    let name = standard.and_then(|it| it.downcast_ref::<WindowUDFExpr>());
+    match name.map(|it| it.fun().name()) {
+        Some("row_number") => Ok(Function::RowNumber),
+        Some("rank") => Ok(Function::Rank),
+        Some("dense_rank") => Ok(Function::DenseRank),
+        Some(name) => Err(Reason::new(format!("the window function {name}"))),
+        None => Err(Reason::new(
+            "a frame that does not begin with its partition",
+        )),
+    }
+}
