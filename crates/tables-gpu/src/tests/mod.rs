@@ -21,6 +21,7 @@ mod sessions;
 mod slices;
 mod texts;
 mod unions;
+mod windows;
 
 use std::panic::resume_unwind;
 use std::sync::Arc;

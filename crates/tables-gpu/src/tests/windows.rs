@@ -1,0 +1,92 @@
+//! Window functions, and sorts of all rows.
+
+use super::Fixture;
+use super::data::Sizes;
+use super::emulated::{self, Emulated};
+
+/// Queries whose functions kernels compute. Numbers of rows are those of an order in which no two are equal.
+pub(super) const QUERIES: &[&str] = &[
+    "SELECT a, b, rank() OVER (PARTITION BY a ORDER BY b) FROM t",
+    "SELECT a, b, rank() OVER (PARTITION BY a ORDER BY b DESC NULLS LAST), dense_rank() OVER (PARTITION BY a ORDER BY b DESC NULLS LAST) FROM t",
+    "SELECT name, quantity, dense_rank() OVER (PARTITION BY name ORDER BY quantity, a NULLS FIRST) FROM t",
+    "SELECT * FROM (SELECT a, moment, b, row_number() OVER (PARTITION BY a ORDER BY moment, b, price) AS n FROM t) AS x WHERE n <= 3",
+    "SELECT * FROM (SELECT flag, b, rank() OVER (PARTITION BY flag ORDER BY b) AS n FROM t WHERE quantity > 7) AS x WHERE n = 2 OR n = 5",
+    "SELECT * FROM (SELECT flag, b, rank() OVER (PARTITION BY flag ORDER BY b) AS n FROM t WHERE quantity > 7) AS x WHERE n < 4 AND flag <> 'A'",
+    // Running totals: those of peers are equal, those of rows are in an order without peers.
+    "SELECT a, day, sum(quantity) OVER (PARTITION BY a ORDER BY day), count(*) OVER (PARTITION BY a ORDER BY day) FROM t",
+    "SELECT day, min(price) OVER (ORDER BY day), max(b) OVER (ORDER BY day), avg(price) OVER (ORDER BY day) FROM t",
+    "SELECT a, moment, sum(b) OVER (PARTITION BY a ORDER BY moment, b, price ROWS UNBOUNDED PRECEDING) FROM t",
+    "SELECT a, day, count(a) OVER (ORDER BY a DESC), stddev(quantity) OVER (ORDER BY a DESC) FROM t",
+    "SELECT name, max(name) OVER (PARTITION BY flag ORDER BY day), bool_or(ok) OVER (PARTITION BY flag ORDER BY day) FROM t",
+    "SELECT day, fare, sum(fare) OVER (PARTITION BY flag ORDER BY day), avg(tip) OVER (PARTITION BY flag ORDER BY day) FROM t",
+    "SELECT quantity, sum(price * (1 - discount)) OVER (PARTITION BY ok ORDER BY quantity) FROM t WHERE a > 2",
+    // Of whole partitions.
+    "SELECT a, b, sum(b) OVER (PARTITION BY a), count(*) OVER (PARTITION BY a) FROM t",
+    "SELECT a, quantity, avg(quantity) OVER (PARTITION BY a, flag), min(day) OVER (PARTITION BY a, flag) FROM t",
+    "SELECT b, sum(quantity) OVER (), max(b) OVER () FROM t WHERE b > 100",
+    "SELECT nothing, count(*) OVER (PARTITION BY nothing) FROM t",
+    "SELECT flag, max(price) OVER (PARTITION BY flag ORDER BY day RANGE BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) FROM t",
+    // Several windows, and joins.
+    "SELECT a, b, rank() OVER (PARTITION BY a ORDER BY b), sum(quantity) OVER (PARTITION BY flag) FROM t",
+    "SELECT label, b, rank() OVER (PARTITION BY label ORDER BY b) FROM t JOIN d ON a = k WHERE quantity < 40",
+    "SELECT weight, rank() OVER (ORDER BY weight NULLS FIRST, b) FROM t LEFT JOIN d ON a = k",
+    "SELECT k, weight, rank() OVER (ORDER BY weight) FROM d JOIN t ON a = k WHERE b < 0 ORDER BY k, weight",
+    // Aggregates, joins, and sorts of them.
+    "SELECT a, max(c) FROM (SELECT a, sum(quantity) OVER (PARTITION BY a ORDER BY day) AS c FROM t) AS x GROUP BY a",
+    "SELECT count(*), sum(n) FROM (SELECT rank() OVER (PARTITION BY a ORDER BY b) AS n FROM t) AS x WHERE n > 2",
+    "SELECT flag, sum(price) FROM (SELECT flag, price, row_number() OVER (PARTITION BY flag, a ORDER BY moment, b, price) AS n FROM t) AS x WHERE n <= 2 GROUP BY flag",
+    "SELECT n, count(*) FROM (SELECT dense_rank() OVER (PARTITION BY quantity ORDER BY a) AS n FROM t) AS x GROUP BY n",
+    "SELECT label, sum(n) FROM (SELECT a, rank() OVER (ORDER BY day) AS n FROM t) AS x JOIN d ON a = k GROUP BY label",
+    "SELECT day, n FROM (SELECT day, rank() OVER (ORDER BY day DESC) AS n FROM t) AS x ORDER BY n DESC LIMIT 7",
+    // Sorts of all rows.
+    "SELECT day, a, b FROM t WHERE quantity < 30 ORDER BY day, a, b",
+    "SELECT a, b, price FROM t ORDER BY a DESC NULLS LAST, b DESC, price",
+    "SELECT strange, b, price FROM t ORDER BY strange, b, price",
+    "SELECT name, flag, moment FROM t WHERE a > 3 ORDER BY name NULLS FIRST, flag DESC, moment",
+    "SELECT third, moment FROM t ORDER BY third DESC, moment",
+    "SELECT ok, wide FROM t ORDER BY ok, wide DESC",
+    "SELECT label, moment FROM t JOIN d ON a = k ORDER BY label DESC, moment",
+    "SELECT note, moment FROM t WHERE note LIKE '%7%' ORDER BY moment",
+    "SELECT nothing, moment FROM t ORDER BY nothing, moment",
+];
+
+/// Queries whose functions the CPU computes, and the reason.
+const REFUSED: &[(&str, &str)] = &[
+    (
+        "SELECT lag(b) OVER (ORDER BY day, moment) FROM t",
+        "the window function lag",
+    ),
+    (
+        "SELECT sum(b) OVER (ORDER BY moment ROWS 3 PRECEDING) FROM t",
+        "a frame that does not begin with its partition",
+    ),
+    (
+        "SELECT sum(quantity) FILTER (WHERE ok) OVER (PARTITION BY a) FROM t",
+        "a window function with a filter",
+    ),
+    (
+        "SELECT sum(n) OVER (ORDER BY day) FROM (SELECT day, count(*) AS n FROM t GROUP BY day LIMIT 5) AS x",
+        "",
+    ),
+    (
+        "SELECT rank() OVER (ORDER BY strange) FROM t",
+        "a sort by numbers of more than 64 bits",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn window_functions_are_those_of_the_cpu() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    for (sizes, devices) in [
+        (Sizes(&[1]), 1),
+        (Sizes(&[7, 8, 9]), 3),
+        (Sizes(&[3000, 1, 512, 513]), 1),
+    ] {
+        let fixture = Fixture::new(emulated::devices(&emulated, devices), sizes).await;
+        fixture.compare(QUERIES).await;
+    }
+    super::compile_all(&emulated);
+}
