@@ -42,8 +42,8 @@ pub enum JoinError {
     },
     /// A GPU cannot access the memory of another one.
     #[error(
-        "device {device} cannot access the memory of {other} (no peer access), so they cannot join together; use one \
-         of them"
+        "device {device} cannot access the memory of {other} (no peer access), so that they cannot join in this way; \
+         join with a table on each, or use one of them"
     )]
     NoPeers {
         /// Name of the device.

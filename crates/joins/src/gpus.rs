@@ -2,7 +2,8 @@
 //!
 //! In partitions: each GPU divides its rows, then joins some of the partitions, whose rows it reads from all GPUs. With
 //! one table in memory that is interleaved over the GPUs: each inserts and probes its rows (Lutz et al., SIGMOD 2020,
-//! section 6.3), or all GPUs read all rows, and each takes those whose search begins in its own memory.
+//! section 6.3), or all GPUs read all rows, and each takes those whose search begins in its own memory. With a table on
+//! each GPU, which has the build rows of all: each probes its own with its rows, also without peer access.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_cancel::Stop;
-use forebay_device::Device;
-use forebay_device::cuda::{Cuda, InterleavedMemory, Priority};
+use forebay_device::cuda::{Cuda, InterleavedMemory, Priority, Transfer};
+use forebay_device::{Device, JobError};
 use forebay_hash_index::{
     Column, DevicePartitions, DeviceRows, HashIndex, IndexBuilder, IndexError, InterleavedRows,
     JoinTotals, PartitionJoin, RunShape, Slices, TableMemory, TableMethod, TableShape, Totals,
@@ -36,6 +37,8 @@ const BITS_MAX: u32 = 10;
 const STEPS_QUEUED: usize = 4;
 /// Number of rounds of all lanes after which a join looks whether it is stopped.
 const ROUNDS_OF_JOB: usize = 32;
+/// Maximum number of rows of another GPU that are copied at once, without peer access.
+pub(crate) const COPIED_ROWS: u64 = 1 << 20;
 
 /// The rows of both sides that each GPU has in its memory.
 #[derive(Debug, Clone)]
@@ -286,6 +289,126 @@ fn join_some(
     })
 }
 
+/// Joins sides, whose rows are of this width, with a table on each GPU that has the build rows of all. Blocks; must not
+/// be called on an async worker thread or on a device's thread.
+///
+/// Each GPU builds its table with linear probing, and probes it with its own rows. It reads the build rows of others
+/// where they are; without peer access it copies them, some at a time, through the host. Beside the sides, each GPU
+/// needs memory for the table and for two of these copies.
+///
+/// # Errors
+/// If device memory is too small, a key has more than about 4,096 rows, the join is stopped, or a device is lost.
+///
+/// # Panics
+/// If there is no GPU, or the sides have not as many parts.
+pub fn join_replicated(
+    devices: &[Arc<Device>],
+    width: Width,
+    sides: &GpuSides,
+    stop: &Stop,
+) -> Result<TableReport, JoinError> {
+    assert!(!devices.is_empty(), "no GPU");
+    assert_eq!([sides.build.len(), sides.probe.len()], [devices.len(); 2]);
+    let began = Instant::now();
+    stop.check()?;
+    let shape = TableShape::linear_probing(width, rows_of(&sides.build, width));
+    let tables = at_once(vec![(); devices.len()], stop, |crew, gpu, ()| {
+        table_of_all(crew, (devices, gpu), shape, &sides.build)
+    })?;
+    let built = Instant::now();
+    stop.check()?;
+    let probe = sides.probe.iter().map(|rows| vec![rows.clone()]);
+    let totals = probed(devices, tables.into_iter().zip(probe).collect(), stop)?;
+    Ok(TableReport {
+        totals,
+        build: built - began,
+        probe: built.elapsed(),
+    })
+}
+
+/// Builds a table of the rows of all GPUs on the GPU with this index, whose own rows come first.
+///
+/// # Errors
+/// As for [`join_replicated`], and if the crew must end.
+fn table_of_all(
+    crew: &Crew<'_>,
+    (devices, gpu): (&[Arc<Device>], usize),
+    shape: TableShape,
+    side: &[DeviceRows],
+) -> Result<HashIndex, JoinError> {
+    let (device, width) = (&devices[gpu], shape.width());
+    let mut builder = on_gpu(device, move |cuda| {
+        let stream = cuda.downloads().clone();
+        IndexBuilder::new(cuda, shape, &stream)
+    })?;
+    for owner in (0..devices.len()).map(|it| (gpu + it) % devices.len()) {
+        let is_reached = owner == gpu || device.reaches(&devices[owner]);
+        let count = side[owner].count(width);
+        let most = match is_reached {
+            true => count.max(1),
+            false => COPIED_ROWS,
+        };
+        for first in (0..count).step_by(most as usize) {
+            crew.check()?;
+            let rows = side[owner].part(width, first..count.min(first + most));
+            builder = on_gpu(device, move |cuda| {
+                let rows = match is_reached {
+                    true => rows,
+                    false => copied(cuda, &rows)?,
+                };
+                builder.insert_async(cuda, &rows)?;
+                Ok(builder)
+            })?;
+        }
+    }
+    on_gpu(device, move |cuda| builder.finish(cuda))
+}
+
+/// Copies rows of another GPU to memory of this device. Blocks. The stream is that of the inserts, so that the insert
+/// before has ended, too, and at most two copies exist.
+fn copied(cuda: &Cuda, rows: &DeviceRows) -> Result<DeviceRows, JobError> {
+    let column = |column: &Column| -> Result<Column, JobError> {
+        let Column::Device(from) = column else {
+            return Ok(column.clone());
+        };
+        let to = cuda.buffer::<u8>(from.len())?.all();
+        Transfer::begin(cuda, from.clone(), to.clone(), cuda.downloads())?.finish()?;
+        Ok(Column::Device(to))
+    };
+    Ok(DeviceRows {
+        keys: column(&rows.keys)?,
+        payloads: column(&rows.payloads)?,
+    })
+}
+
+/// Probes tables, each with some rows that its GPU reaches. Returns the matches of all. Blocks.
+///
+/// # Errors
+/// If the join is stopped, or a device is lost.
+fn probed(
+    devices: &[Arc<Device>],
+    inputs: Vec<(HashIndex, Vec<DeviceRows>)>,
+    stop: &Stop,
+) -> Result<JoinTotals, JoinError> {
+    let found = on_gpus(
+        devices,
+        inputs,
+        stop,
+        |cuda, _, (table, rows): (HashIndex, Vec<DeviceRows>)| {
+            let stream = cuda.downloads().clone();
+            let totals = Totals::zero(cuda, &stream)?;
+            let mut probing = Vec::new();
+            for rows in rows {
+                probing.push(table.probe_async(cuda, &rows, &totals, &stream)?);
+            }
+            Ok(totals.read(cuda, &stream)?)
+        },
+    )?;
+    let mut totals = JoinTotals::default();
+    found.into_iter().for_each(|it| totals.add(it));
+    Ok(totals)
+}
+
 /// Returns whether kernels of a GPU change the memory of another one by atomic operations.
 fn has_atomics(device: &Device, other: &Device) -> bool {
     let gpus = device.details().zip(other.details());
@@ -302,12 +425,12 @@ pub struct InterleavedJoin {
     rows: InterleavedRows,
 }
 
-/// What a join with an interleaved table did.
+/// What a join with an interleaved table, or with a table on each GPU, did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InterleavedReport {
+pub struct TableReport {
     /// The matches.
     pub totals: JoinTotals,
-    /// The time until the table was complete.
+    /// The time until the table was complete, on all GPUs.
     pub build: Duration,
     /// The time after that.
     pub probe: Duration,
@@ -350,7 +473,7 @@ impl InterleavedJoin {
     ///
     /// # Panics
     /// If the sides have not as many parts as there are GPUs, or are not of the table's width.
-    pub fn run(&mut self, sides: &GpuSides, stop: &Stop) -> Result<InterleavedReport, JoinError> {
+    pub fn run(&mut self, sides: &GpuSides, stop: &Stop) -> Result<TableReport, JoinError> {
         let began = Instant::now();
         stop.check()?;
         let (shape, rows) = (self.shape, self.rows);
@@ -381,23 +504,8 @@ impl InterleavedJoin {
         let built = Instant::now();
         stop.check()?;
         let inputs = tables.into_iter().zip(self.read_by_each(&sides.probe));
-        let found = on_gpus(
-            &self.devices,
-            inputs.collect(),
-            stop,
-            |cuda, _, (table, rows): (HashIndex, Vec<DeviceRows>)| {
-                let stream = cuda.downloads().clone();
-                let totals = Totals::zero(cuda, &stream)?;
-                let mut probing = Vec::new();
-                for rows in rows {
-                    probing.push(table.probe_async(cuda, &rows, &totals, &stream)?);
-                }
-                Ok(totals.read(cuda, &stream)?)
-            },
-        )?;
-        let mut totals = JoinTotals::default();
-        found.into_iter().for_each(|it| totals.add(it));
-        Ok(InterleavedReport {
+        let totals = probed(&self.devices, inputs.collect(), stop)?;
+        Ok(TableReport {
             totals,
             build: built - began,
             probe: built.elapsed(),

@@ -9,7 +9,8 @@
 //! filter of its keys drops, cross it once. The method is that of Triton (Lutz et al., SIGMOD 2022), whose
 //! partitions lie in host memory that a GPU reaches through NVLink.
 //!
-//! [`join_in_partitions`] and [`InterleavedJoin`] join sides of which each of several GPUs has some rows.
+//! [`join_in_partitions`], [`join_replicated`] and [`InterleavedJoin`] join sides of which each of several GPUs has some
+//! rows.
 //!
 //! [`CoProcessing`] joins sides in pinned host memory by the CPU and GPUs together.
 //!
@@ -39,6 +40,6 @@ pub use co_processing::{
 };
 pub use columns::PinnedColumns;
 pub use error::JoinError;
-pub use gpus::{GpuSides, InterleavedJoin, InterleavedReport, join_in_partitions};
+pub use gpus::{GpuSides, InterleavedJoin, TableReport, join_in_partitions, join_replicated};
 pub use join::{JoinReport, PartitionedJoin, on_gpu};
 pub use plan::{JoinOptions, JoinPlan};

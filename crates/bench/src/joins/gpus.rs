@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use forebay_cancel::Stop;
 use forebay_device::Device;
-use forebay_hash_index::{InterleavedRows, JoinTotals, Side, TableShape, Workload};
-use forebay_joins::{GpuSides, InterleavedJoin, join_in_partitions};
+use forebay_hash_index::{DeviceRows, InterleavedRows, JoinTotals, Side, TableShape, Workload};
+use forebay_joins::{GpuSides, InterleavedJoin, TableReport, join_in_partitions, join_replicated};
 
 use super::device::generate;
 use super::report::{Case, Sample, Times};
@@ -45,24 +45,25 @@ fn on_gpus(
     let count = gpus.len();
     let names: Vec<&str> = gpus.iter().map(|it| it.name()).collect();
     let names = names.join("+");
-    let side = |side| {
-        let rows = join.workload.rows(side);
-        let at = |gpu: usize| rows * gpu as u64 / count as u64;
-        let of_gpu = |(gpu, device): (usize, &Arc<Device>)| {
-            generate(device, join.workload, (side, at(gpu)..at(gpu + 1)))
-        };
-        gpus.iter()
-            .enumerate()
-            .map(of_gpu)
-            .collect::<Result<Vec<_>>>()
-    };
     let sides = GpuSides {
-        build: side(Side::Build)?,
-        probe: side(Side::Probe)?,
+        build: spread(gpus, join.workload, Side::Build)?,
+        probe: spread(gpus, join.workload, Side::Probe)?,
     };
     let name = |method| format!("join-{}-gpus/{method}", join.tuples.name());
     let mut rates = Vec::new();
     let width = join.workload.width;
+    if session.tables.contains(&Table::LinearProbing) {
+        let once = || {
+            let report = join_replicated(gpus, width, &sides, &Stop::never())?;
+            Ok(of_table(report))
+        };
+        rates.push(add(session, join, (name("replicated"), &names), once)?);
+    }
+    if !are_peers(gpus) {
+        let text = format!("{names}: without peer access, only `replicated` is measured");
+        session.report.note(&text);
+        return Ok(rates);
+    }
     if session.tables.contains(&Table::Partitioned) {
         let once = || {
             let report = join_in_partitions(gpus, width, &sides, &Stop::never())?;
@@ -85,15 +86,36 @@ fn on_gpus(
         };
         for (method, rows) in ways {
             let mut table = InterleavedJoin::new(gpus, shape, *rows)?;
-            let once = || {
-                let report = table.run(&sides, &Stop::never())?;
-                let (build, probe) = (report.build, report.probe);
-                Ok((Times::Table { build, probe }, report.totals))
-            };
+            let once = || Ok(of_table(table.run(&sides, &Stop::never())?));
             rates.push(add(session, join, (name(method), &names), once)?);
         }
     }
     Ok(rates)
+}
+
+/// Generates a side, of which each GPU has as many rows.
+fn spread(gpus: &[Arc<Device>], workload: Workload, side: Side) -> Result<Vec<DeviceRows>> {
+    let (rows, count) = (workload.rows(side), gpus.len() as u64);
+    let of_gpu = |(gpu, device): (u64, &Arc<Device>)| {
+        let rows = rows * gpu / count..rows * (gpu + 1) / count;
+        generate(device, workload, (side, rows))
+    };
+    (0..).zip(gpus).map(of_gpu).collect()
+}
+
+/// Returns whether each GPU reaches all others.
+fn are_peers(gpus: &[Arc<Device>]) -> bool {
+    let reaches_all = |one: &Arc<Device>| {
+        let mut others = gpus.iter().filter(|it| it.id() != one.id());
+        others.all(|it| one.reaches(it))
+    };
+    gpus.iter().all(reaches_all)
+}
+
+/// Returns the times and the matches of a join with tables that have the rows of all GPUs.
+fn of_table(report: TableReport) -> (Times, JoinTotals) {
+    let (build, probe) = (report.build, report.probe);
+    (Times::Table { build, probe }, report.totals)
 }
 
 /// Runs a join as often as the options say, and reports it. Returns its case, its devices and its median rate.

@@ -114,8 +114,8 @@ pub enum Section {
     /// `--spill-directory`, to disk; and with a hybrid table. Needs 60 GiB of host memory at scale 1; partitions alone
     /// need less with `--spill-directory`.
     Spilled,
-    /// Both sides spread over all GPUs, beside the same on one: in partitions, and with a table that is interleaved
-    /// over the GPUs.
+    /// Both sides spread over all GPUs, beside the same on one: with a table on each GPU, in partitions, and with a
+    /// table that is interleaved over the GPUs. Without peer access, only with a table on each.
     Gpus,
     /// Joins by the ratio and the sizes of both sides, by skew and by selectivity in device memory, and the transfer
     /// methods. Without a GPU, the joins run on the CPU. Only this section is drawn by `--plot`.
@@ -547,6 +547,7 @@ mod tests {
             "join-a-pinned/ring/linear-probing",
             "join-hybrid/linear-probing/667",
             "join-triton/hybrid",
+            "join-a-gpus/replicated",
             "join-a-gpus/interleaved",
             "figures/transfer/ring/perfect",
             "figures/transfer/zero-copy/bucketed",

@@ -18,10 +18,11 @@ use forebay_movement::{MoveError, RingOptions};
 
 use super::gpus::{sets, spread};
 use super::{generated, gpu, pinned, plan, plan_with};
+use crate::gpus::COPIED_ROWS;
 use crate::measure::{TableHome, gpu_table};
 use crate::{
     CoProcessing, CoProcessingOptions, GpuSides, InterleavedJoin, JoinError, PartitionedJoin,
-    PinnedColumns, Strategy, join_in_partitions, join_on_cpu, on_gpu,
+    PinnedColumns, Strategy, join_in_partitions, join_on_cpu, join_replicated, on_gpu,
 };
 
 /// Maximum time of a join that fails.
@@ -145,11 +146,13 @@ fn a_join_by_cpu_and_gpu_whose_gpu_is_lost_is_an_error_that_says_so() {
 #[derive(Debug, Clone, Copy)]
 enum Method {
     Partitions,
+    Replicated,
     Table(InterleavedRows),
 }
 
-const METHODS: [Method; 3] = [
+const METHODS: [Method; 4] = [
     Method::Partitions,
+    Method::Replicated,
     Method::Table(InterleavedRows::All),
     Method::Table(InterleavedRows::Own),
 ];
@@ -163,6 +166,7 @@ impl Method {
     ) -> Result<JoinTotals, JoinError> {
         match self {
             Method::Partitions => Ok(join_in_partitions(gpus, width, sides, &guard())?.totals),
+            Method::Replicated => Ok(join_replicated(gpus, width, sides, &guard())?.totals),
             Method::Table(rows) => {
                 let shape = TableShape::linear_probing(width, build_rows);
                 let mut join = InterleavedJoin::new(gpus, shape, rows)?;
@@ -339,30 +343,42 @@ fn joins_for_which_the_host_has_no_memory_are_an_error() {
 
 /// The devices of two sets have no peer access, even if they are one card.
 #[test]
-fn gpus_without_peer_access_are_an_error() {
-    let Some((_devices, device)) = gpu(8 << 20) else {
+fn gpus_without_peer_access_join_with_a_table_on_each_or_not_at_all() {
+    const BYTES: u64 = 128 << 20;
+    let Some((_devices, device)) = gpu(BYTES) else {
         return;
     };
     let options = DeviceOptions {
-        cuda_memory_budget_bytes: Some(8 << 20),
+        cuda_memory_budget_bytes: Some(BYTES),
         pinned_pool_bytes: 1 << 20,
         ..DeviceOptions::default()
     };
     // The host device takes the id that the first set's GPU has.
     let others = Devices::new(&"host:1,cuda:0".parse().expect("devices"), options);
     let others: HaltingDevices = others.expect("the GPU starts").into();
-    let rows = pinned(&device, (&[], &[])).rows();
     let gpus = [device, others.list().remove(1)];
+    // Each copies the rows of the other in two pieces.
+    let workload = Workload {
+        width: Width::Four,
+        build_rows: 2 * COPIED_ROWS + 3,
+        probe_rows: 300_000,
+        probe_keys: ProbeKeys::Uniform,
+    };
     let sides = GpuSides {
-        build: vec![rows.clone(); 2],
-        probe: vec![rows; 2],
+        build: spread(&gpus, workload, Side::Build),
+        probe: spread(&gpus, workload, Side::Probe),
     };
     for method in METHODS {
-        let error = method.join(&gpus, (Width::Eight, 1000), &sides);
-        let error = error.expect_err("they are no peers");
-        let is_refused = matches!(error, JoinError::NoPeers { .. });
-        assert!(is_refused, "{method:?}: {error}");
+        let joined = method.join(&gpus, (workload.width, workload.build_rows), &sides);
+        match (method, joined) {
+            (Method::Replicated, Ok(totals)) => assert_eq!(totals, workload.answer(2)),
+            (Method::Partitions | Method::Table(_), Err(JoinError::NoPeers { .. })) => (),
+            (_, joined) => panic!("{method:?}: {joined:?}"),
+        }
     }
+    drop(sides);
+    // It fails before its third job, which copies rows of the first GPU.
+    assert!(Method::Replicated.fails_after(&gpus, 2));
 }
 
 /// Returns rows of one key, whose payloads are their indexes: the columns.

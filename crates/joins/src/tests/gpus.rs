@@ -10,7 +10,7 @@ use forebay_hash_index::{
     Column, DeviceRows, InterleavedRows, JoinTotals, ProbeKeys, Side, TableShape, Width, Workload,
 };
 
-use crate::{GpuSides, InterleavedJoin, JoinError, join_in_partitions, on_gpu};
+use crate::{GpuSides, InterleavedJoin, JoinError, join_in_partitions, join_replicated, on_gpu};
 
 /// Returns the first GPU, and the first `most` if there are several that reach each other. Without one, prints that
 /// the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
@@ -88,6 +88,8 @@ fn check(gpus: &[Arc<Device>], (width, rows): (Width, u64), sides: &GpuSides, an
     let never = Stop::never();
     let report = join_in_partitions(gpus, width, sides, &never).expect("it runs");
     assert_eq!(report.totals, answer);
+    let report = join_replicated(gpus, width, sides, &never).expect("it runs");
+    assert_eq!(report.totals, answer, "replicated");
     let shape = TableShape::linear_probing(width, rows);
     for which in [InterleavedRows::All, InterleavedRows::Own] {
         if which == InterleavedRows::Own && !gpus.len().is_power_of_two() {
@@ -179,20 +181,25 @@ fn joins_over_gpus_end_at_their_deadline() {
             let partitioned = join_in_partitions(&gpus, workload.width, &sides, &never);
             let partitioned = partitioned.expect("it runs");
             let interleaved = table.run(&sides, &never).expect("it runs");
+            let replicated = join_replicated(&gpus, workload.width, &sides, &never);
+            let replicated = replicated.expect("it runs");
             [
                 partitioned.divide + partitioned.join,
                 interleaved.build + interleaved.probe,
+                replicated.build + replicated.probe,
             ]
         });
         let times = times.last().expect("two rounds");
-        let (mut stopped, mut ended) = ([0; 2], [0; 2]);
+        let (mut stopped, mut ended) = ([0; 3], [0; 3]);
         for part in 0..40 {
             let stop = |method: usize| Stop::at(Instant::now() + times[method] * part / 20);
             let partitioned = join_in_partitions(&gpus, workload.width, &sides, &stop(0));
             let interleaved = table.run(&sides, &stop(1));
+            let replicated = join_replicated(&gpus, workload.width, &sides, &stop(2));
             let totals = [
                 partitioned.map(|it| it.totals),
                 interleaved.map(|it| it.totals),
+                replicated.map(|it| it.totals),
             ];
             for (method, result) in totals.into_iter().enumerate() {
                 match result {
@@ -211,5 +218,7 @@ fn joins_over_gpus_end_at_their_deadline() {
         let joined = join_in_partitions(&gpus, workload.width, &sides, &never);
         assert_eq!(joined.expect("it runs").totals, answer);
         assert_eq!(table.run(&sides, &never).expect("it runs").totals, answer);
+        let joined = join_replicated(&gpus, workload.width, &sides, &never);
+        assert_eq!(joined.expect("it runs").totals, answer);
     }
 }
