@@ -1,15 +1,16 @@
 //! The kernels of a fragment as they are run: first those that store the rows of joins in tables, then the one that
 //! adds the totals.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::column::Bytes;
 use crate::columns::{Columns, Resident};
+use crate::domain;
 use crate::engine::{KernelLaunch, Keys, Launch, Memory};
 use crate::giving_way::Need;
 use crate::groups::{Groups, Place};
 use crate::joined::SLOTS_MIN;
-use crate::load::tables;
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::selection::COUNTS_BYTES;
@@ -485,4 +486,35 @@ fn kernel(
         own_slice: slice,
         ..KernelLaunch::new(kernel.program(place, is_sliced), constants)
     })
+}
+
+/// Returns the offsets of the columns' tables, file by file, and the words of all.
+fn tables(kernel: &Kernel, of_keys: &[(usize, Vec<u32>)], files: usize) -> (Vec<u32>, Vec<u32>) {
+    let mut words: Vec<u32> = Vec::new();
+    let mut firsts: HashMap<(usize, usize), u32> = HashMap::new();
+    for (index, table) in kernel.tables.iter().enumerate() {
+        let of_files: Vec<&Vec<u32>> = match table {
+            domain::Table::All(of_all) => vec![of_all],
+            domain::Table::File(of_files) => of_files.iter().collect(),
+            domain::Table::Key(_) => {
+                let of_key = of_keys.iter().find(|(table, _)| *table == index);
+                of_key.iter().map(|(_, words)| words).collect()
+            }
+        };
+        for (file, of_file) in of_files.into_iter().enumerate() {
+            firsts.insert((index, file), words.len() as u32);
+            words.extend(of_file);
+        }
+    }
+    let mut offsets = Vec::new();
+    for file in 0..files {
+        offsets.extend(kernel.tables.iter().enumerate().map(|(index, table)| {
+            let file = match table {
+                domain::Table::File(_) => file,
+                _ => 0,
+            };
+            firsts[&(index, file)]
+        }));
+    }
+    (words, offsets)
 }

@@ -1,6 +1,6 @@
 //! Reads columns of files, packs them, and brings them to the engine.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -28,7 +28,6 @@ use crate::column::{Chunk, Column};
 use crate::column_file::Writer;
 use crate::columns::{ColumnKey, Columns, FileKey, Read, Resident};
 use crate::disk::Name;
-use crate::domain::Table;
 use crate::fragment::{Origin, Source};
 use crate::from_disk::{FromDisk, OnDisk, blocking};
 use crate::giving_way::{Need, TEXTS_BYTES_MAX};
@@ -36,7 +35,6 @@ use crate::kept::{Kept, Place};
 use crate::packed::{CHUNK_ROWS, Packer, Packing, Unpackable};
 use crate::placement::NO_ROOM;
 use crate::reason::Reason;
-use crate::source::Kernel;
 use crate::texts::{Dictionary, Texts, TextsMax};
 
 /// Bytes of a file that one task reads.
@@ -59,18 +57,22 @@ struct OfColumn {
 
 impl OfColumn {
     /// Returns what the tasks share that read a column of a file.
-    fn of_file(wanted: &Arc<dyn PhysicalExpr>, tasks: u64, context: &TaskContext) -> Arc<OfColumn> {
+    fn of_file(
+        wanted: &Arc<dyn PhysicalExpr>,
+        ranges: u64,
+        context: &TaskContext,
+    ) -> Arc<OfColumn> {
         let max = match Kept::place_of(wanted) {
             Some(Place::Dictionary) => TextsMax::MANY,
             _ => TextsMax::FEW,
         };
-        OfColumn::new(max, tasks, context)
+        OfColumn::new(max, ranges, context)
     }
 
-    fn new(max: TextsMax, tasks: u64, context: &TaskContext) -> Arc<OfColumn> {
+    fn new(max: TextsMax, ranges: u64, context: &TaskContext) -> Arc<OfColumn> {
         let memory = MemoryConsumer::new("texts for a device").register(context.memory_pool());
         Arc::new(OfColumn {
-            texts: Dictionary::new(max, tasks, Some(&memory)),
+            texts: Dictionary::new(max, ranges, Some(&memory)),
             ..OfColumn::default()
         })
     }
@@ -91,11 +93,17 @@ impl OfColumn {
         Ok(pushed.map(|pushed| *packer = pushed))
     }
 
-    /// Returns the texts that have numbers, and forgets them.
-    async fn take_texts(self: Arc<Self>) -> Result<Arc<Texts>, Failed> {
-        let texts = blocking(move || self.texts.take_texts()).await;
-        let texts = texts.map_err(Failed::Load)?.map_err(failed)?;
-        Ok(Arc::new(texts))
+    /// Returns the texts that have numbers, and forgets them. A thread for work that blocks joins those of shards.
+    async fn take_texts(self: &Arc<Self>) -> Result<Arc<Texts>, Failed> {
+        let texts = match self.texts.has_shards() {
+            true => {
+                let of_column = Arc::clone(self);
+                let texts = blocking(move || of_column.texts.take_texts()).await;
+                texts.map_err(Failed::Load)?
+            }
+            false => self.texts.take_texts(),
+        };
+        texts.map(Arc::new).map_err(failed)
     }
 
     /// Counts the texts of rows.
@@ -106,6 +114,15 @@ impl OfColumn {
         }
         let text = format!("texts of more than {} MiB", TEXTS_OF_ROWS_BYTES_MAX >> 20);
         Err(Failed::Column(column, Reason::new(text)))
+    }
+}
+
+/// Ends the dictionaries of a load when it is dropped, as threads for work that blocks may still add texts to them.
+struct EndOnDrop(Vec<Arc<OfColumn>>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|it| it.texts.end());
     }
 }
 
@@ -264,7 +281,7 @@ pub(crate) async fn load_plan(
     let to = (to, Stripes::default());
     let read = stored(columns, rows.boxed(), &wanted, to, (&shared, context)).await;
     let loaded = match read {
-        Ok(read) => of_chunks(columns, vec![read], (&wanted, shared), need).await,
+        Ok(read) => of_chunks(columns, vec![read], (&wanted, &shared), need).await,
         Err(failed) => Err(failed),
     };
     let loaded = loaded.map_err(|failed| match failed {
@@ -454,10 +471,11 @@ async fn of_file(
         .build();
     let decoding: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(decoding);
     let share = |it| OfColumn::of_file(it, ranges, context);
-    let shared: Vec<_> = wanted.iter().map(share).collect();
+    let dropped = EndOnDrop(wanted.iter().map(share).collect());
+    let shared = &*dropped.0;
     let tasks = (0..ranges as usize).map(|range| {
         let (columns, decoding) = (Arc::clone(columns), Arc::clone(&decoding));
-        let (shared, context) = (shared.clone(), Arc::clone(context));
+        let (shared, context) = (shared.to_vec(), Arc::clone(context));
         let wanted = Arc::clone(&wanted);
         let to = match names {
             Some(_) => To::Disk,
@@ -477,7 +495,7 @@ async fn of_file(
         let table = scan.file_source.table_schema().table_schema();
         let all = table.fields().len();
         let bytes = bytes / all.max(1) as u64 * names.len() as u64;
-        let of_columns = (names, &*shared, bytes);
+        let of_columns = (names, shared, bytes);
         return to_disk(columns, ranges, of_columns, need).await;
     }
     let read: Vec<OfRange> = stream::iter(tasks).buffered(width).try_collect().await?;
@@ -518,7 +536,7 @@ async fn to_disk(
     }
     let mut written = Vec::new();
     for ((name, writer), of_column) in names.iter().zip(writers).zip(shared) {
-        let texts = Arc::clone(of_column).take_texts().await?;
+        let texts = of_column.take_texts().await?;
         let (here, of_file, name) = (Arc::clone(disk), Arc::clone(&texts), name.clone());
         let finished = blocking(move || {
             let places = here.finish(writer, &name, &of_file)?;
@@ -535,7 +553,7 @@ async fn to_disk(
 async fn of_chunks(
     columns: &Columns,
     mut read: Vec<OfRange>,
-    (wanted, shared): (Exprs<'_>, Vec<Arc<OfColumn>>),
+    (wanted, shared): (Exprs<'_>, &[Arc<OfColumn>]),
     need: Need,
 ) -> Result<Vec<Column>, Failed> {
     let mut stored = Vec::new();
@@ -619,7 +637,7 @@ async fn stored(
                     _ => Failed::Column(index, Reason::of(error)),
                 })?;
                 let cannot = |error| match error {
-                    Unpackable::NoMemory(text) => failed(text),
+                    Unpackable::NoMemory(_) | Unpackable::Ended => failed(error),
                     error => Failed::Column(index, Reason::of(error)),
                 };
                 match Kept::place_of(expr) {
@@ -682,39 +700,4 @@ async fn store(
         });
     }
     Ok(())
-}
-
-/// Returns the offsets of the columns' tables, file by file, and the words of all.
-pub(crate) fn tables(
-    kernel: &Kernel,
-    of_keys: &[(usize, Vec<u32>)],
-    files: usize,
-) -> (Vec<u32>, Vec<u32>) {
-    let mut words: Vec<u32> = Vec::new();
-    let mut firsts: HashMap<(usize, usize), u32> = HashMap::new();
-    for (index, table) in kernel.tables.iter().enumerate() {
-        let of_files: Vec<&Vec<u32>> = match table {
-            Table::All(of_all) => vec![of_all],
-            Table::File(of_files) => of_files.iter().collect(),
-            Table::Key(_) => {
-                let of_key = of_keys.iter().find(|(table, _)| *table == index);
-                of_key.iter().map(|(_, words)| words).collect()
-            }
-        };
-        for (file, of_file) in of_files.into_iter().enumerate() {
-            firsts.insert((index, file), words.len() as u32);
-            words.extend(of_file);
-        }
-    }
-    let mut offsets = Vec::new();
-    for file in 0..files {
-        offsets.extend(kernel.tables.iter().enumerate().map(|(index, table)| {
-            let file = match table {
-                Table::File(_) => file,
-                _ => 0,
-            };
-            firsts[&(index, file)]
-        }));
-    }
-    (words, offsets)
 }

@@ -45,6 +45,8 @@ pub(crate) enum Unpackable {
     LongTexts,
     #[error("{0}")]
     NoMemory(String),
+    #[error("the load has ended")]
+    Ended,
     #[error("a text of more than {SEARCHED_BYTES_MAX} bytes")]
     LongText,
 }

@@ -19,12 +19,14 @@ use crate::packed::Unpackable;
 
 /// Number of texts that are numbered between two checks of whether the statement has ended.
 const TEXTS_AT_ONCE: usize = 1 << 16;
-/// Number of shards of a dictionary of many texts: several for each core, so that tasks seldom wait for each other.
-const SHARDS: usize = 64;
+/// Number of shards of a dictionary of many texts. Each may hold up to 2 MiB more than its texts need.
+const SHARDS: usize = 16;
+/// A shard reserves a multiple of these bytes, so that tasks seldom ask the memory pool that all queries share.
+const RESERVED_AT_ONCE: usize = 64 << 10;
 /// Maximum bytes of the texts that a task has seen. Above it, the task forgets them.
 const SEEN_BYTES_MAX: usize = 32 << 20;
-/// The same for a dictionary with shards: what the cache of a core holds. Tasks seldom wait when they ask it again.
-const SEEN_BYTES_MAX_OF_SHARDS: usize = 1 << 20;
+/// The same for a dictionary with shards, whose tasks seldom wait when they ask it again: those of several batches.
+const SEEN_BYTES_MAX_OF_SHARDS: usize = if cfg!(test) { 32 << 10 } else { 8 << 20 };
 /// The place of a NULL; no text has it.
 const NO_PLACE: u32 = u32::MAX;
 
@@ -155,9 +157,12 @@ impl Texts {
         self.own_bytes() + together
     }
 
-    /// Returns about the bytes without what is made of the texts of several files.
+    /// Returns about the bytes without what is made of the texts of several files: what the buffers have room for,
+    /// and the views.
     pub(crate) fn own_bytes(&self) -> usize {
-        self.bytes() + self.count() * size_of::<u128>()
+        let buffers = self.texts.data_buffers().iter();
+        let held: usize = buffers.map(|it| it.capacity()).sum();
+        held + self.count() * size_of::<u128>()
     }
 
     /// Returns a NULL and the texts behind it. All queries share one array. The bytes of the texts are not copied.
@@ -209,7 +214,7 @@ fn numbered(files: &[Arc<Texts>], has_nulls: bool, stop: &AtomicBool) -> Result<
 /// Different texts, and their numbers in a file.
 #[derive(Debug)]
 struct Numbered {
-    /// The texts, by their places: the order in which they came.
+    /// A NULL, then the texts, by their places: the order in which they came.
     map: ArrowBytesViewMap<u32>,
     /// Their numbers, by place.
     numbers: Vec<u32>,
@@ -217,8 +222,11 @@ struct Numbered {
 
 impl Default for Numbered {
     fn default() -> Numbered {
+        let mut map = ArrowBytesViewMap::new(OutputType::Utf8View);
+        let null: ArrayRef = Arc::new(StringViewArray::new_null(1));
+        map.insert_if_new(&null, |_| NO_PLACE, |_| {});
         Numbered {
-            map: ArrowBytesViewMap::new(OutputType::Utf8View),
+            map,
             numbers: Vec::new(),
         }
     }
@@ -261,9 +269,11 @@ pub(crate) struct Dictionary {
     /// Their bytes.
     bytes: AtomicUsize,
     max: TextsMax,
+    /// The first error. All tasks end with it, so that none waits for memory that the load does not need any more.
+    failed: OnceLock<Unpackable>,
 }
 
-/// Some of the texts of a dictionary, none of which is NULL.
+/// Some of the texts of a dictionary.
 #[derive(Debug, Default)]
 struct Shard {
     texts: Numbered,
@@ -278,10 +288,15 @@ impl Default for Dictionary {
 }
 
 impl Dictionary {
-    /// Returns an empty dictionary for this number of tasks. It reserves memory for the consumer of `memory`.
-    pub(crate) fn new(max: TextsMax, tasks: u64, memory: Option<&MemoryReservation>) -> Dictionary {
+    /// Returns an empty dictionary of a file that is read in this number of ranges. It reserves memory for the
+    /// consumer of `memory`.
+    pub(crate) fn new(
+        max: TextsMax,
+        ranges: u64,
+        memory: Option<&MemoryReservation>,
+    ) -> Dictionary {
         // Tasks have seen nearly all of few texts.
-        let shards = match max == TextsMax::MANY && tasks > 1 {
+        let shards = match max == TextsMax::MANY && ranges > 1 {
             true => SHARDS,
             false => 1,
         };
@@ -294,13 +309,19 @@ impl Dictionary {
             count: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             max,
+            failed: OnceLock::new(),
         }
+    }
+
+    /// Ends all work on the texts with an error, as the load has ended.
+    pub(crate) fn end(&self) {
+        self.failed.get_or_init(|| Unpackable::Ended);
     }
 
     /// Returns the numbers of texts, none of which is NULL. One without a number gets the next.
     ///
     /// # Errors
-    /// If there are too many, or too little memory.
+    /// If there are too many, or too little memory; or if there was an error before.
     fn numbers(&self, texts: &ArrayRef) -> std::result::Result<Vec<u32>, Unpackable> {
         if let [only] = &*self.shards {
             return self.numbers_in(only, texts);
@@ -332,6 +353,19 @@ impl Dictionary {
         texts: &ArrayRef,
     ) -> std::result::Result<Vec<u32>, Unpackable> {
         let mut shard = shard.lock();
+        if let Some(error) = self.failed.get() {
+            return Err(error.clone());
+        }
+        let numbers = self.added(&mut shard, texts);
+        numbers.map_err(|error| self.failed.get_or_init(|| error).clone())
+    }
+
+    /// Returns the numbers of texts of a shard, after it added those that are new.
+    fn added(
+        &self,
+        shard: &mut Shard,
+        texts: &ArrayRef,
+    ) -> std::result::Result<Vec<u32>, Unpackable> {
         let (mut numbers, new) = shard.texts.places(texts);
         let first = self.count.fetch_add(new.len(), Ordering::Relaxed);
         let count = first + new.len();
@@ -340,8 +374,9 @@ impl Dictionary {
         for place in &mut numbers {
             *place = shard.texts.numbers[*place as usize];
         }
-        if let Some(memory) = &shard.memory {
-            let resized = memory.try_resize(shard.texts.host_bytes());
+        let held = shard.texts.host_bytes();
+        if let Some(memory) = shard.memory.as_ref().filter(|it| it.size() < held) {
+            let resized = memory.try_resize(held.next_multiple_of(RESERVED_AT_ONCE));
             resized.map_err(|error| Unpackable::NoMemory(error.to_string()))?;
         }
         let texts = texts.as_string_view();
@@ -354,14 +389,16 @@ impl Dictionary {
         }
     }
 
-    /// Returns all texts, and forgets them. The bytes of the texts are not copied.
+    /// Returns all texts, and forgets them. The bytes of the texts are not copied; of several shards, the views are.
     ///
     /// # Errors
-    /// If the texts have too many buffers.
+    /// If the texts have too many buffers, or there was an error before.
     pub(crate) fn take_texts(&self) -> Result<Texts> {
-        let null: ArrayRef = Arc::new(StringViewArray::new_null(1));
-        let (mut arrays, mut reserved) = (vec![null], Vec::new());
-        // For NULL and each number, the place among the texts of all shards.
+        if let Some(error) = self.failed.get() {
+            return exec_err!("{error}");
+        }
+        let (mut arrays, mut reserved) = (Vec::new(), Vec::new());
+        // For NULL and each number, the place among the NULLs and texts of all shards. The first is a NULL.
         let mut places = vec![0_u32; 1 + self.count.swap(0, Ordering::Relaxed)];
         let mut place = 0_u32;
         for shard in &self.shards {
@@ -370,20 +407,24 @@ impl Dictionary {
                 place += 1;
                 places[1 + number as usize] = place;
             }
+            place += 1;
             arrays.push(texts.map.into_state());
             reserved.push(memory);
         }
-        let arrays: Vec<&dyn Array> = arrays.iter().map(|it| it.as_ref()).collect();
-        let all = take(&concat(&arrays)?, &UInt32Array::from(places), None)?;
+        let all = match &*arrays {
+            [only] => Arc::clone(only),
+            arrays => {
+                let arrays: Vec<&dyn Array> = arrays.iter().map(|it| it.as_ref()).collect();
+                take(&concat(&arrays)?, &UInt32Array::from(places), None)?
+            }
+        };
         let all = all.as_string_view();
         // Until here, the copies of views have the memory that was reserved for the tables of the shards.
         drop(reserved);
         Ok(Texts {
-            texts: all.slice(1, all.len() - 1),
             bytes: OnceLock::from(self.bytes.swap(0, Ordering::Relaxed)),
             behind_null: OnceLock::from(all.clone()),
-            together: Mutex::default(),
-            together_bytes: AtomicUsize::new(0),
+            ..Texts::of(&all.slice(1, all.len() - 1))
         })
     }
 
@@ -464,8 +505,8 @@ mod tests {
     fn threads_number_the_texts_of_a_file_together() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(64 << 20));
         let memory = MemoryConsumer::new("texts").register(&pool);
-        for tasks in [1, 4] {
-            let dictionary = &Dictionary::new(TextsMax::MANY, tasks, Some(&memory));
+        for ranges in [1, 4] {
+            let dictionary = &Dictionary::new(TextsMax::MANY, ranges, Some(&memory));
             let rows: Vec<_> = (0..4).map(rows).collect();
             let numbered: Vec<_> = std::thread::scope(|scope| {
                 let threads = rows.iter();
@@ -478,12 +519,19 @@ mod tests {
             let different: HashSet<&str> = different.map(String::as_str).collect();
             let bytes: usize = different.iter().map(|it| it.len()).sum();
             assert!(pool.reserved() > bytes);
+            let reserves = |it: &Mutex<Shard>| {
+                let shard = it.lock();
+                shard.memory.as_ref().is_some_and(|it| it.size() > 0)
+            };
+            assert!(dictionary.shards.iter().all(reserves));
             let texts = dictionary.take_texts().expect("few buffers");
             assert_eq!((texts.count(), texts.bytes()), (different.len(), bytes));
             assert_eq!(pool.reserved(), 0);
             let array = texts.array().expect("few buffers");
             assert!(array.is_null(0));
-            for (row, number) in rows.iter().flatten().zip(numbered.iter().flatten()) {
+            let (rows, numbered) = (rows.concat(), numbered.concat());
+            assert_eq!(rows.len(), numbered.len());
+            for (row, number) in rows.iter().zip(numbered) {
                 let text = number.map(|it| array.value(1 + it as usize));
                 assert_eq!(text, row.as_deref());
             }
@@ -492,13 +540,31 @@ mod tests {
 
     #[test]
     fn texts_of_all_shards_have_the_memory_of_queries() {
-        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(64 << 10));
-        let memory = MemoryConsumer::new("texts").register(&pool);
-        let dictionary = Dictionary::new(TextsMax::MANY, 4, Some(&memory));
         let texts: ArrayRef = Arc::new(rows(0).iter().collect::<StringViewArray>());
+        for (reservations, has_room) in [(SHARDS, true), (SHARDS - 1, false)] {
+            let pool = GreedyMemoryPool::new(reservations * RESERVED_AT_ONCE);
+            let pool: Arc<dyn MemoryPool> = Arc::new(pool);
+            let memory = MemoryConsumer::new("texts").register(&pool);
+            let dictionary = Dictionary::new(TextsMax::MANY, 4, Some(&memory));
+            let error = |texts: &ArrayRef| Seen::default().numbers(texts, &dictionary).err();
+            let first = error(&texts);
+            assert_eq!(first.is_none(), has_room, "{first:?}");
+            // Texts that have numbers end the load with the same error.
+            assert_eq!(error(&texts.slice(0, 10)), first);
+            assert_eq!(dictionary.take_texts().is_ok(), has_room);
+            drop(dictionary);
+            assert_eq!(pool.reserved(), 0);
+        }
+    }
+
+    #[test]
+    fn no_texts_are_added_when_the_load_has_ended() {
+        let dictionary = Dictionary::new(TextsMax::MANY, 4, None);
+        let texts: ArrayRef = Arc::new(StringViewArray::from(vec!["one", "other"]));
+        dictionary.end();
         let numbered = Seen::default().numbers(&texts, &dictionary).err();
-        assert!(matches!(numbered, Some(Unpackable::NoMemory(_))));
-        drop(dictionary);
-        assert_eq!(pool.reserved(), 0);
+        assert_eq!(numbered, Some(Unpackable::Ended));
+        assert_eq!(dictionary.count.load(Ordering::Relaxed), 0);
+        assert!(dictionary.take_texts().is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! The files of the tests.
 
 use std::fs::File;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,10 +10,18 @@ use datafusion::arrow::array::{
     Int32Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
 };
 use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::file::properties::WriterProperties;
 
 /// Numbers of rows of the files.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes(pub(super) &'static [usize]);
+
+/// Numbers of rows of the files with row groups of [`GROUP_ROWS`], each of which another task reads. Smaller files
+/// have chunks of about a tile, larger ones full chunks.
+const GROUPED: RangeInclusive<usize> = 2_100..=100_000;
+
+/// Rows of a row group: more bytes than a task reads.
+const GROUP_ROWS: usize = 700;
 
 /// Texts of the column `name`. Each file has others.
 const NAMES: [&str; 7] = ["ab", "cd", "", "abc", "Ab", "über", "x"];
@@ -37,7 +46,11 @@ pub(super) fn write(folder: &Path, sizes: Sizes) {
     for (index, rows) in sizes.0.iter().enumerate() {
         let batch = batch(*rows, index);
         let file = File::create(folder.join(format!("{index}.parquet"))).expect("room");
-        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).expect("a writer");
+        let group_rows = GROUPED.contains(rows).then_some(GROUP_ROWS);
+        let properties = WriterProperties::builder().set_max_row_group_row_count(group_rows);
+        let properties = Some(properties.build());
+        let writer = ArrowWriter::try_new(file, batch.schema(), properties);
+        let mut writer = writer.expect("a writer");
         writer.write(&batch).expect("room");
         writer.close().expect("room");
     }
