@@ -33,7 +33,7 @@ use crate::packed::is_packable;
 use crate::reason::{Reason, Repeated};
 use crate::selection::Selection;
 use crate::slice::KeyColumn;
-use crate::window::Window;
+use crate::window::{self, Window};
 
 /// How many times more room the rows that joins repeat get if it is too small, and its maximum in rows for each row
 /// of the table.
@@ -583,7 +583,9 @@ pub(crate) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
     let scan = scan.and_then(|it| it.data_source().downcast_ref::<FileScanConfig>());
     let scan = scan.ok_or_else(|| match plan.downcast_ref::<OnCpuExec>() {
         Some(on_cpu) => on_cpu.reason().clone(),
-        None => Reason::new(format!("{} is below", plan.name())),
+        None => {
+            window::reason(plan).unwrap_or_else(|| Reason::new(format!("{} is below", plan.name())))
+        }
     })?;
     of_scan(scan)
 }

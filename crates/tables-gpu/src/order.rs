@@ -16,7 +16,6 @@ use crate::giving_way::Need;
 use crate::launches::InMemory;
 use crate::program::{THREADS, Total, group_words};
 use crate::reason::Reason;
-use crate::selection::GROUPS_OF_THREAD;
 use crate::slice::Slice;
 use crate::source::{array, headers, options};
 use crate::window::{Frame, Window};
@@ -119,7 +118,7 @@ impl Order {
             let _ = writeln!(text, "constexpr u32 {name} = {value};");
         }
         // Instead of the index of a word.
-        text += "constexpr u32 kNoWord = 0xFFFFFFFF;\n";
+        text += "constexpr u32 kNoWord = 0xFFFFFFFFu;\n";
         for (name, slot) in [
             ("kRowNumberWord", &slots.row_number),
             ("kRankWord", &slots.rank),
@@ -310,7 +309,6 @@ struct Arrays {
 
 impl Arrays {
     fn new(order: &Order, rows: u64) -> Arrays {
-        let tiles = rows.div_ceil(u64::from(THREADS * GROUPS_OF_THREAD)).max(1);
         let mut bytes: u64 = 0;
         let mut place = |of: u64| {
             let first = bytes;
@@ -320,7 +318,7 @@ impl Arrays {
         Arrays {
             keys: [place(8 * rows), place(8 * rows)],
             rows: [place(4 * rows), place(4 * rows)],
-            counts: place(4 * DIGITS * tiles.min(STRIPES_MAX)),
+            counts: place(4 * DIGITS * STRIPES_MAX),
             states: place(8 * STRIPES_MAX * (2 + order.state_words as u64)),
             bytes,
         }

@@ -11,6 +11,7 @@ use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
+use datafusion::physical_expr::LexOrdering;
 use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
@@ -42,7 +43,7 @@ use crate::packed::is_packable;
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::scanned::Scanned;
-use crate::window::is_window;
+use crate::window::{is_window, sorted_by_all};
 use crate::work::reads;
 use crate::{distinct, sets, union};
 
@@ -88,7 +89,11 @@ impl PhysicalOptimizerRule for Fragments {
             let is_tried = || self.check_hope(number_of(&node), &options);
             let tried = tried.and_then(|fragment| is_tried().map(|()| fragment));
             match tried {
-                Ok(fragment) => Ok(Transformed::yes(self.operator(node, fragment, &options)?)),
+                Ok(fragment) => {
+                    let ordering = node.properties().output_ordering().cloned();
+                    let operator = self.operator(node, fragment, &options)?;
+                    Ok(Transformed::yes(in_order(operator, ordering)))
+                }
                 // Those of catalogues are not the device's.
                 Err(_) if !reads_files(&node) => Ok(Transformed::no(node)),
                 Err(reason) if options.strict => {
@@ -361,10 +366,13 @@ impl Fragments {
             // below, unless the limit is one of the list.
             let has_limit = node.fetch().is_some() && !is_sort;
             let is_again = node.is::<GlobalLimitExec>() && is_limited(node.children()[0]);
-            let tried = first.unwrap_or_else(|| match is_window(&node) || is_full_sort(&node) {
-                true => sorted(&node),
-                false => listed(&node),
-            });
+            let tried =
+                first.unwrap_or_else(
+                    || match is_window(&node) || sorted_by_all(&node).is_some() {
+                        true => sorted(&node),
+                        false => listed(&node),
+                    },
+                );
             let is_own = is_told(&node) && !has_join;
             let is_told = is_own && reads_files(&node);
             let is_joined = |it: &Fragment| !it.rows.joins.is_empty();
@@ -420,10 +428,6 @@ fn is_told(plan: &Arc<dyn ExecutionPlan>) -> bool {
 
 fn has_told(plan: &Arc<dyn ExecutionPlan>) -> bool {
     is_told(plan) || plan.children().into_iter().any(has_told)
-}
-
-fn is_full_sort(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    plan.is::<SortExec>() && plan.fetch().is_none()
 }
 
 /// Returns whether some operator of a plan is the device's, or tells why it is not.
@@ -546,23 +550,40 @@ fn of_states(first: &AggregateExec) -> std::result::Result<Fragment, Reason> {
 
 /// Checks that operators above an aggregate need no order or partitions that kernels do not give.
 fn check_rows(aggregate: &AggregateExec) -> std::result::Result<(), Reason> {
-    // Limits are hints: what needs fewer groups is above the aggregate.
-    let properties = aggregate.properties();
-    if properties.output_ordering().is_some() {
+    if aggregate.properties().output_ordering().is_some() {
         return Err(Reason::new("rows that are sorted"));
     }
-    // Operators above rely on the partitions.
-    let partitioning = &properties.partitioning;
+    check_partitions(aggregate)
+}
+
+/// Checks that operators above an aggregate need no partitions that kernels do not give.
+fn check_partitions(aggregate: &AggregateExec) -> std::result::Result<(), Reason> {
+    // Limits are hints: what needs fewer groups is above the aggregate. Operators above rely on the partitions.
+    let partitioning = &aggregate.properties().partitioning;
     if partitioning.partition_count() > 1 && !is_by_columns(partitioning) {
         return Err(Reason::new("rows that are partitioned"));
     }
     Ok(())
 }
 
+/// Returns an operator of a device whose rows have an order, as those of the CPU's had.
+fn in_order(
+    operator: Arc<dyn ExecutionPlan>,
+    ordering: Option<LexOrdering>,
+) -> Arc<dyn ExecutionPlan> {
+    match ordering {
+        None => operator,
+        // Groups are few.
+        Some(ordering) => {
+            Arc::new(SortExec::new(ordering, operator).with_preserve_partitioning(true))
+        }
+    }
+}
+
 /// Returns the fragment of an aggregate.
 fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
     let first = first_step(aggregate)?;
-    check_rows(aggregate)?;
+    check_partitions(aggregate)?;
     let fragment = Fragment::of(first)?;
     check(&fragment)?;
     Ok(fragment)
@@ -584,8 +605,8 @@ fn listed(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<Fragment, Reason
 /// # Errors
 /// Why kernels do not compute it.
 fn sorted(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<Fragment, Reason> {
-    let fragment = match plan.downcast_ref::<SortExec>() {
-        Some(sort) => Fragment::of_sort(sort)?,
+    let fragment = match sorted_by_all(plan) {
+        Some(by) => Fragment::of_sort(plan, by)?,
         None => Fragment::of_window(plan)?,
     };
     check(&fragment)?;

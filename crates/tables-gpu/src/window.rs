@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use datafusion::logical_expr::{WindowFrameBound, WindowFrameUnits};
 use datafusion::physical_expr::window::{PlainAggregateWindowExpr, StandardWindowExpr, WindowExpr};
-use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec};
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec, WindowUDFExpr};
+use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
 use crate::fragment::{
     Aggregate, Exprs, Fragment, Origin, Rows, is_moving, over_rows, rows, sorted_by,
@@ -16,6 +19,7 @@ use crate::fragment::{
 use crate::limit::Limit;
 use crate::operator::GpuFragmentExec;
 use crate::reason::Reason;
+use crate::rule::check;
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -77,37 +81,47 @@ pub(crate) fn is_window(plan: &Arc<dyn ExecutionPlan>) -> bool {
     functions_of(plan).is_some()
 }
 
-/// Returns an operator below those that only sort or move its rows, and what these are sorted by.
-///
-/// # Errors
-/// If a sort has a limit.
-fn below(
-    plan: &Arc<dyn ExecutionPlan>,
-) -> Result<(&Arc<dyn ExecutionPlan>, Vec<PhysicalSortExpr>)> {
-    let (mut plan, mut by) = (plan, None);
-    loop {
-        let sorted = match plan.downcast_ref::<SortExec>() {
-            Some(sort) => Some(sort.expr()),
-            None => plan
-                .downcast_ref::<SortPreservingMergeExec>()
-                .map(|merge| merge.expr()),
-        };
-        if sorted.is_some() && plan.fetch().is_some() {
-            return Err(Reason::new("a window function over some rows"));
-        }
-        if let Some(sorted) = sorted {
-            // The sort above has sorted the rows again.
-            by.get_or_insert_with(|| sorted.iter().cloned().collect());
-        } else if !is_moving(plan) {
-            break;
-        }
-        plan = plan.children()[0];
+/// Returns why kernels do not compute functions of windows; `None` if it is another operator.
+pub(crate) fn reason(plan: &Arc<dyn ExecutionPlan>) -> Option<Reason> {
+    functions_of(plan)?;
+    let checked = Fragment::of_window(plan).and_then(|it| check(&it));
+    checked.err()
+}
+
+/// Returns what an operator sorts all its rows by; `None` if it does not.
+pub(crate) fn sorted_by_all(plan: &Arc<dyn ExecutionPlan>) -> Option<&LexOrdering> {
+    if plan.fetch().is_some() {
+        return None;
     }
-    let by = by.unwrap_or_else(|| {
-        let ordering = plan.properties().output_ordering();
-        ordering.map_or_else(Vec::new, |it| it.iter().cloned().collect())
-    });
-    Ok((plan, by))
+    match plan.downcast_ref::<SortExec>() {
+        Some(sort) => Some(sort.expr()),
+        None => Some(plan.downcast_ref::<SortPreservingMergeExec>()?.expr()),
+    }
+}
+
+/// Returns the rows of an operator, which are sorted anew: sorts in it are left out, also those below joins.
+fn unsorted(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    if sorted_by_all(plan).is_some() {
+        return unsorted(plan.children()[0]);
+    }
+    let keeps_all = plan.is::<FilterExec>()
+        || plan.is::<ProjectionExec>()
+        || plan.is::<HashJoinExec>()
+        || plan.is::<NestedLoopJoinExec>()
+        || is_moving(plan);
+    if !keeps_all || plan.fetch().is_some() {
+        return Arc::clone(plan);
+    }
+    let children = plan.children().into_iter().map(unsorted).collect();
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
+    let replaced = Arc::clone(plan).replace_children(children, options);
+    replaced.unwrap_or_else(|_| Arc::clone(plan))
+}
+
+/// Returns what the rows of an operator are sorted by.
+fn order_of(plan: &Arc<dyn ExecutionPlan>) -> Vec<PhysicalSortExpr> {
+    let ordering = sorted_by_all(plan).or_else(|| plan.properties().output_ordering());
+    ordering.map_or_else(Vec::new, |it| it.iter().cloned().collect())
 }
 
 /// Returns the aggregate of a function, over columns of the rows.
@@ -214,9 +228,11 @@ impl Fragment {
         let functions = functions_of(plan).unwrap_or_default();
         let first = functions.first();
         let first = first.ok_or_else(|| Reason::new("no window function"))?;
-        let (input, by) = below(plan.children()[0])?;
-        check_order(plan, &by)?;
-        let rows = rows(input)?;
+        // Other orders of what the operator returns are those of its functions.
+        let sorted = plan.children()[0];
+        let by = order_of(sorted);
+        check_order(sorted, &by)?;
+        let rows = rows(&unsorted(sorted))?;
         if let Origin::Plan(plan, reason) = &rows.origin
             && !plan.is::<GpuFragmentExec>()
         {
@@ -250,20 +266,17 @@ impl Fragment {
         ))
     }
 
-    /// Returns the fragment of a sort of all rows.
+    /// Returns the fragment of an operator that sorts all its rows by this.
     ///
     /// # Errors
     /// Why it is none.
-    pub(crate) fn of_sort(sort: &SortExec) -> Result<Fragment> {
-        if sort.fetch().is_some() {
-            return Err(Reason::new("a sort of some rows"));
-        }
-        let rows = rows(sort.input())?;
+    pub(crate) fn of_sort(plan: &Arc<dyn ExecutionPlan>, by: &LexOrdering) -> Result<Fragment> {
+        let rows = rows(&unsorted(plan))?;
         if let Origin::Plan(_, reason) = &rows.origin {
             return Err(reason.clone());
         }
         let window = Window {
-            by: sorted_by(sort.expr().iter(), &rows)?,
+            by: sorted_by(by.iter(), &rows)?,
             ..Window::default()
         };
         Ok(Fragment::listed(

@@ -11,7 +11,6 @@ constexpr u32 kRowsOfThread = 8, kTileRows = kThreads * kRowsOfThread;
 // Each block works on the tiles of a stripe. As in `order.rs`.
 constexpr u32 kStripesMax = 512;
 constexpr u32 kDigitBits = 8, kDigits = 1 << kDigitBits, kWarps = kThreads / kLanes;
-static_assert(kDigits == kThreads, "a thread for each digit");
 
 extern __shared__ __align__(16) u64 memory[];
 
@@ -22,6 +21,11 @@ __device__ inline u64 first_tile(const Fragment& f, u32 stripe) { return f.tiles
 template <class Function> __device__ inline void each_stripe(const Fragment& f, const Function& function) {
     for (u32 stripe = blockIdx.x; stripe < stripes_of(f); stripe += gridDim.x)
         function(stripe, first_tile(f, stripe), first_tile(f, stripe + 1));
+}
+
+// Calls a function for each digit of this thread.
+template <class Function> __device__ inline void each_digit(const Function& function) {
+    for (u32 digit = threadIdx.x; digit < kDigits; digit += kThreads) function(digit);
 }
 
 // Calls a function for each row of the list.
@@ -70,7 +74,7 @@ struct Sort {
     __device__ void count(const Fragment& f) const {
         u32* own = reinterpret_cast<u32*>(memory);
         each_stripe(f, [&](u32 stripe, u64 tile, u64 end) {
-            own[threadIdx.x] = 0;
+            each_digit([&](u32 digit) { own[digit] = 0; });
             __syncthreads();
             for (; tile < end; tile++) {
                 for (u32 i = 0; i < kRowsOfThread; i++) {
@@ -79,7 +83,7 @@ struct Sort {
                 }
             }
             __syncthreads();
-            counts[stripe * kDigits + threadIdx.x] = own[threadIdx.x];
+            each_digit([&](u32 digit) { counts[stripe * kDigits + digit] = own[digit]; });
             __syncthreads();
         });
     }
@@ -87,23 +91,31 @@ struct Sort {
     // Makes the counts places: of the first row of each digit of each stripe. One block does it.
     __device__ void place(const Fragment& f) const {
         if (blockIdx.x != 0) return;
-        u32* sums = reinterpret_cast<u32*>(memory);
-        u32* own = counts + threadIdx.x;
-        u32 sum = 0;
-        for (u32 stripe = 0; stripe < stripes_of(f); stripe++) sum += own[stripe * kDigits];
-        sums[threadIdx.x] = sum;
-        for (u32 distance = 1; distance < kDigits; distance *= 2) {
-            __syncthreads();
-            const u32 before = threadIdx.x >= distance ? sums[threadIdx.x - distance] : 0;
-            __syncthreads();
-            sums[threadIdx.x] += before;
+        u32* places = reinterpret_cast<u32*>(memory);
+        each_digit([&](u32 digit) {
+            u32 sum = 0;
+            for (u32 stripe = 0; stripe < stripes_of(f); stripe++) sum += counts[stripe * kDigits + digit];
+            places[digit] = sum;
+        });
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            u32 place = 0;
+            for (u32 digit = 0; digit < kDigits; digit++) {
+                const u32 sum = places[digit];
+                places[digit] = place;
+                place += sum;
+            }
         }
-        u32 place = sums[threadIdx.x] - sum;
-        for (u32 stripe = 0; stripe < stripes_of(f); stripe++) {
-            const u32 count = own[stripe * kDigits];
-            own[stripe * kDigits] = place;
-            place += count;
-        }
+        __syncthreads();
+        each_digit([&](u32 digit) {
+            u32 place = places[digit];
+            for (u32 stripe = 0; stripe < stripes_of(f); stripe++) {
+                u32& count = counts[stripe * kDigits + digit];
+                const u32 before = place;
+                place += count;
+                count = before;
+            }
+        });
     }
 
     // Returns the lanes whose rows have the same digit, if this one has a row.
@@ -143,23 +155,26 @@ struct Sort {
         u32* of_warps = starts + kDigits;
         u32* of_warp = of_warps + this_warp() * kDigits;
         each_stripe(f, [&](u32 stripe, u64 tile, u64 end) {
-            starts[threadIdx.x] = counts[stripe * kDigits + threadIdx.x];
+            each_digit([&](u32 digit) { starts[digit] = counts[stripe * kDigits + digit]; });
             for (; tile < end; tile++) {
-                for (u32 warp = 0; warp < kWarps; warp++) of_warps[warp * kDigits + threadIdx.x] = 0;
+                for (u32 warp = 0; warp < kWarps; warp++)
+                    each_digit([&](u32 digit) { of_warps[warp * kDigits + digit] = 0; });
                 __syncthreads();
                 const u64 first = tile * kTileRows + this_warp() * (kLanes * kRowsOfThread) + this_lane();
                 u64 key[kRowsOfThread];
                 u32 ranks[kRowsOfThread];
                 rank(f, first, of_warp, key, ranks);
                 __syncthreads();
-                u32 start = starts[threadIdx.x];
-                for (u32 warp = 0; warp < kWarps; warp++) {
-                    u32& count = of_warps[warp * kDigits + threadIdx.x];
-                    const u32 before = start;
-                    start += count;
-                    count = before;
-                }
-                starts[threadIdx.x] = start;
+                each_digit([&](u32 digit) {
+                    u32 start = starts[digit];
+                    for (u32 warp = 0; warp < kWarps; warp++) {
+                        u32& count = of_warps[warp * kDigits + digit];
+                        const u32 before = start;
+                        start += count;
+                        count = before;
+                    }
+                    starts[digit] = start;
+                });
                 __syncthreads();
 #pragma unroll
                 for (u32 i = 0; i < kRowsOfThread; i++) {
@@ -186,8 +201,6 @@ struct Sort {
 
 // What begins at a row.
 constexpr u32 kPeers = 1, kPartition = 2;
-// Instead of the index of a word.
-constexpr u32 kNoWord = 0xFFFFFFFF;
 
 // Returns what begins at a row of the sorted list: a partition, or rows that are equal in the order of the window.
 // Constants tell of each word how many of its low bits are not compared.
