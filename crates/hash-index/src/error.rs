@@ -16,11 +16,12 @@ pub enum IndexError {
         /// Number of slots.
         slots: u64,
     },
-    /// A row finds no free slot near that of its hash. The caller makes a larger table or, if one key has thousands
-    /// of rows, builds it from the other side.
+    /// A row finds no free slot near that of its hash. The caller makes a larger table or, if keys have many rows,
+    /// builds it from the other side. One key has room for as many rows as there are `steps`; many keys that share a
+    /// table at half load, for about a hundred each, because the slots of several keys touch.
     #[error(
-        "no slot is free among the {steps} that a row may take: the table is too full, or a key has thousands of rows \
-         and should be on the probe side"
+        "no slot is free among the {steps} that a row may take: the table is too full, or keys have too many rows and \
+         should be on the probe side"
     )]
     ChainTooLong {
         /// Number of slots in which a row may be.

@@ -573,7 +573,7 @@ impl PartitionJoin {
     /// Returns the matches of all steps. Blocks until they are there.
     ///
     /// # Errors
-    /// [`IndexError::ChainTooLong`] if a key has more than about 4,096 rows in one table; if the device fails.
+    /// [`IndexError::ChainTooLong`] if keys have too many rows in one table; if the device fails.
     ///
     /// # Panics
     /// If a step was not queued.

@@ -93,17 +93,18 @@ fn at_once<I: Send, T: Send>(
 /// sides, each GPU needs memory for its rows once more, and for four tables.
 ///
 /// # Errors
-/// [`JoinError::NoPeers`] if a GPU does not reach the others; if device memory is too small, a key has more than
-/// about 4,096 rows, the join is stopped, or a device is lost.
+/// [`JoinError::NoPeers`] if a GPU does not reach the others; if device memory is too small, keys have too many rows
+/// ([`IndexError::ChainTooLong`]), the join is stopped, or a device is lost.
 ///
 /// # Panics
-/// If there is no GPU, or the sides have not as many parts.
+/// If there is no GPU, the sides have not as many parts, or keys are composite.
 pub fn join_in_partitions(
     devices: &[Arc<Device>],
     width: Width,
     sides: &GpuSides,
     stop: &Stop,
 ) -> Result<JoinReport, JoinError> {
+    width.assert_is_single("partitions");
     assert_eq!([sides.build.len(), sides.probe.len()], [devices.len(); 2]);
     check_reach(devices)?;
     let began = Instant::now();
@@ -297,7 +298,8 @@ fn join_some(
 /// needs memory for the table and for two of these copies.
 ///
 /// # Errors
-/// If device memory is too small, a key has more than about 4,096 rows, the join is stopped, or a device is lost.
+/// If device memory is too small, keys have too many rows ([`IndexError::ChainTooLong`]), the join is stopped, or a
+/// device is lost.
 ///
 /// # Panics
 /// If there is no GPU, or the sides have not as many parts.
@@ -444,13 +446,14 @@ impl InterleavedJoin {
     /// memory by atomic operations; if a card has too little memory, or a device fails.
     ///
     /// # Panics
-    /// If there is no GPU, or the table is not one of linear probing; for [`InterleavedRows::Own`], if the number of
-    /// GPUs is no power of two.
+    /// If there is no GPU, the table is not one of linear probing, or keys are composite; for
+    /// [`InterleavedRows::Own`], if the number of GPUs is no power of two.
     pub fn new(
         devices: &[Arc<Device>],
         shape: TableShape,
         rows: InterleavedRows,
     ) -> Result<InterleavedJoin, JoinError> {
+        shape.width().assert_is_single("interleaved tables");
         check_reach(devices)?;
         assert_eq!(shape.method(), TableMethod::LinearProbing);
         assert!(rows == InterleavedRows::All || devices.len().is_power_of_two());
@@ -469,7 +472,8 @@ impl InterleavedJoin {
     /// Joins sides. Blocks; must not be called on an async worker thread or on a device's thread.
     ///
     /// # Errors
-    /// If the table is too small, a key has more than about 4,096 rows, the join is stopped, or a device is lost.
+    /// If the table is too small, keys have too many rows ([`IndexError::ChainTooLong`]), the join is stopped, or a
+    /// device is lost.
     ///
     /// # Panics
     /// If the sides have not as many parts as there are GPUs, or are not of the table's width.

@@ -1,21 +1,37 @@
 //! Keys of which the build side has many rows, found in a sample.
 
+use forebay_cancel::{Stop, Stopped};
 use forebay_hash_index::{HostRows, Width};
 
 /// Maximum number of heavy keys of a join.
 pub(crate) const HEAVY_KEYS_MAX: usize = 2048;
-/// Maximum numbers of sampled rows: at first, and again if a key that the first sample missed has too many rows for a
-/// table.
+/// Maximum numbers of sampled rows: at first, and again if a table has no room for the rows of keys that the first
+/// sample missed. A sampled row takes 8 bytes of host memory, and a heavy key that the sample shows 16: at most 256 MiB
+/// in all.
 pub(crate) const SAMPLES: [u64; 2] = [1 << 18, 1 << 24];
-/// Minimum number of rows of a heavy key. A table has room for four times as many.
-const HEAVY_ROWS: u64 = 1024;
+/// Number of sampled rows after which a join looks whether it is stopped.
+const ROWS_OF_CHECK: usize = 1 << 16;
+/// Minimum number of rows of a heavy key, if the sample can tell it. A table may have many keys with fewer rows, whose
+/// slots touch: in a simulated table of 2^25 slots at half load, each key with 64 rows, a row is at most 2,645 slots
+/// away from that of its hash. The limit is 4,096.
+const HEAVY_ROWS: u64 = 64;
 /// Minimum number of sampled rows of a heavy key: with fewer, many other keys would be taken for heavy ones.
 const SAMPLED_ROWS: u64 = 4;
 
-/// Returns the heavy keys of a build side, those with the most rows first, judged by at most `sample` of its rows.
-/// 2^64 - 1 is never among them: a table has room for any number of its rows.
-pub(crate) fn heavy_keys(rows: HostRows<'_>, width: Width, sample: u64) -> Vec<u64> {
-    let mut keys = sampled(rows, width, sample);
+/// Returns the heavy keys of a build side in ascending order, judged by at most `sample` of its rows: those with the
+/// most rows, if there are more than [`HEAVY_KEYS_MAX`]. 2^64 - 1 is never among them, because a table has room for
+/// any number of its rows.
+///
+/// # Errors
+/// If the join is stopped before the sample is complete.
+pub(crate) fn heavy_keys(
+    rows: HostRows<'_>,
+    width: Width,
+    sample: u64,
+    stop: &Stop,
+) -> Result<Vec<u64>, Stopped> {
+    let mut keys = sampled(rows, width, sample, stop)?;
+    stop.check()?;
     let (count, sampled) = (rows.count(width).max(1), keys.len() as u64);
     let of_heavy_key = (HEAVY_ROWS * sampled).div_ceil(count).max(SAMPLED_ROWS) as usize;
     keys.sort_unstable();
@@ -24,23 +40,36 @@ pub(crate) fn heavy_keys(rows: HostRows<'_>, width: Width, sample: u64) -> Vec<u
     let mut heavy: Vec<(usize, u64)> = heavy.map(|rows| (rows.len(), rows[0])).collect();
     heavy.sort_unstable_by(|one, other| other.cmp(one));
     heavy.truncate(HEAVY_KEYS_MAX);
-    heavy.into_iter().map(|(_, key)| key).collect()
+    let mut heavy: Vec<u64> = heavy.into_iter().map(|(_, key)| key).collect();
+    heavy.sort_unstable();
+    Ok(heavy)
 }
 
 /// Returns the keys of at most `sample` rows: of a random one in each of as many equal parts.
-fn sampled(rows: HostRows<'_>, width: Width, sample: u64) -> Vec<u64> {
+///
+/// # Errors
+/// If the join is stopped.
+fn sampled(
+    rows: HostRows<'_>,
+    width: Width,
+    sample: u64,
+    stop: &Stop,
+) -> Result<Vec<u64>, Stopped> {
     let count = rows.count(width);
     if sample == 0 || count == 0 {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let part = count.div_ceil(sample);
-    let firsts = (0..count).step_by(part as usize);
-    let keys = firsts.map(|first| {
+    let mut keys = Vec::with_capacity(count.div_ceil(part) as usize);
+    for first in (0..count).step_by(part as usize) {
+        if keys.len().is_multiple_of(ROWS_OF_CHECK) {
+            stop.check()?;
+        }
         let random = first.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let row = first + random % part.min(count - first);
-        key(rows.keys, width, row)
-    });
-    keys.collect()
+        keys.push(key(rows.keys, width, row));
+    }
+    Ok(keys)
 }
 
 /// Returns the key of a row.
@@ -54,6 +83,8 @@ fn key(keys: &[u8], width: Width, row: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     /// Returns the heavy keys of rows with these keys.
@@ -67,7 +98,7 @@ mod tests {
             keys: &keys,
             payloads: &keys,
         };
-        heavy_keys(rows, width, sample)
+        heavy_keys(rows, width, sample, &Stop::never()).expect("it is not stopped")
     }
 
     /// Returns keys of which `key` has this many rows, spread over all, and others one each.
@@ -82,8 +113,8 @@ mod tests {
     #[test]
     fn a_key_is_heavy_from_some_rows_on_if_all_are_sampled() {
         for width in [Width::Four, Width::Eight] {
-            assert_eq!(of(with_one(7, 1024, 20_000), width, 20_000), [7]);
-            assert!(of(with_one(7, 1023, 20_000), width, 1 << 20).is_empty());
+            assert_eq!(of(with_one(7, 64, 20_000), width, 20_000), [7]);
+            assert!(of(with_one(7, 63, 20_000), width, 1 << 20).is_empty());
             assert!(of([], width, 1 << 20).is_empty());
             assert!(of([7; 2000], width, 0).is_empty());
         }
@@ -95,15 +126,26 @@ mod tests {
     #[test]
     fn the_most_frequent_keys_of_a_sample_are_found() {
         let keys = (0..400_000_u64).map(|row| if row % 2 == 0 { row } else { row % 5 });
-        let mut found = of(keys, Width::Eight, 1000);
-        found.sort_unstable();
-        assert_eq!(found, [0, 1, 2, 3, 4]);
+        assert_eq!(of(keys, Width::Eight, 1000), [0, 1, 2, 3, 4]);
         // About four hundred rows of this key are sampled.
         assert_eq!(of(with_one(9, 4096, 100_000), Width::Four, 10_000), [9]);
         // More keys than a join keeps apart: those with the most rows are found.
-        let often = (0..3000_u64).flat_map(|key| vec![key; 1024 + usize::from(key > 2000)]);
+        let often = (0..3000_u64).flat_map(|key| vec![key; 64 + usize::from(key > 2000)]);
         let found = of(often, Width::Four, u64::MAX);
         assert_eq!(found.len(), HEAVY_KEYS_MAX);
         assert!((2001..3000).all(|key| found.contains(&key)));
+    }
+
+    #[test]
+    fn a_stopped_join_looks_for_no_heavy_keys() {
+        let (stop, keys) = (Stop::never(), [7; 8000]);
+        stop.cancelled.store(true, Ordering::Relaxed);
+        let rows = HostRows {
+            keys: &keys,
+            payloads: &keys,
+        };
+        for sample in [0, 1000] {
+            heavy_keys(rows, Width::Eight, sample, &stop).expect_err("it is cancelled");
+        }
     }
 }

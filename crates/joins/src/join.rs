@@ -37,8 +37,9 @@ pub(crate) type Spill = HostRegistration<AlignedBytes>;
 /// Makes the file of runs in a folder.
 pub(crate) type MakeFile = fn(&Path) -> Result<DataFile, FileError>;
 
-/// Joins of sides in pinned host memory, by partitions on a GPU. It holds all memory of a join, which can run several
-/// times.
+/// Joins of sides in pinned host memory, by partitions on a GPU. It holds the memory of runs and tables for several
+/// joins. Each join takes the rest of the device memory that the plan counts: for the filter, for heavy keys, and for
+/// where rows are in runs.
 #[derive(Debug)]
 pub struct PartitionedJoin {
     device: Arc<Device>,
@@ -121,8 +122,8 @@ pub fn on_gpu<T: Send + 'static>(
 }
 
 impl PartitionedJoin {
-    /// Takes the memory of a join: device memory and a ring on this GPU, and pinned host memory to which runs spill
-    /// ([`JoinPlan::host_bytes`]). Blocks.
+    /// Takes the memory of runs and tables: device memory and a ring on this GPU, and pinned host memory to which runs
+    /// spill ([`JoinPlan::host_bytes`]). Blocks.
     ///
     /// # Errors
     /// If memory of the device or the host is too small or cannot be pinned, or the device is not a GPU or is lost.
@@ -163,13 +164,15 @@ impl PartitionedJoin {
     /// Joins both sides. Blocks; must not be called on an async worker thread or on a device's thread. Runs on disk are
     /// in an unnamed file, whose disk space is freed after the call or when the process ends.
     ///
-    /// Keys with thousands of rows on the build side are kept apart: at most 2,048 keys, which a sample of its rows
-    /// shows. If the sample missed a key that has too many rows for a table, the join begins again with a larger one.
+    /// Keys with at least 64 rows on the build side are kept apart if a sample of its rows shows them: at most 2,048
+    /// keys, those with the most rows. If a table has no room for the rows of others, the join takes a larger sample,
+    /// and begins again if that shows other keys. The larger sample takes up to 256 MiB of host memory.
     ///
     /// # Errors
-    /// The first error: if a key that is not kept apart has more than about 4,096 rows in one table, the join is
-    /// stopped, the disk is full or fails, or the device is lost; after a join that failed, also if the host cannot
-    /// pin as much memory again. A later call can succeed, unless the device is lost.
+    /// The first error: if keys that are not kept apart have too many rows in one table
+    /// ([`IndexError::ChainTooLong`]), device memory is too small, the join is stopped, the disk is full or fails, or
+    /// the device is lost; after a join that failed, also if the host cannot pin as much memory again. A later call can
+    /// succeed, unless the device is lost.
     ///
     /// # Panics
     /// If a side has other rows than the plan says.
@@ -179,36 +182,40 @@ impl PartitionedJoin {
         stop: &Stop,
     ) -> Result<JoinReport, JoinError> {
         let began = Instant::now();
-        let width = self.plan.run.width().bytes();
-        let bytes = [build, probe].map(|side| side.bytes());
-        assert_eq!(bytes, self.plan.rows.map(|rows| 2 * rows * width), "bytes");
+        let (sides, width) = ([build, probe], self.plan.run.width());
+        let expected = self.plan.rows.map(|rows| 2 * rows * width.bytes());
+        assert_eq!(sides.map(|side| side.bytes()), expected, "bytes");
         let [first, second] = self.plan.samples.map(|rows| rows.min(self.plan.rows[0]));
-        match self.run_sampled([build, probe], (began, first), stop) {
-            Err(JoinError::Index(IndexError::ChainTooLong { .. })) if first < second => {
-                self.run_sampled([build, probe], (began, second), stop)
+        let sampled = |rows| heavy_keys(build.host_rows(), width, rows, stop);
+        let of_first = sampled(first)?;
+        let error = match self.run_apart(&of_first, sides, (began, stop)) {
+            Err(error @ JoinError::Index(IndexError::ChainTooLong { .. })) if first < second => {
+                error
             }
-            result => result,
+            result => return result,
+        };
+        let of_second = sampled(second)?;
+        match of_second == of_first {
+            true => Err(error),
+            false => self.run_apart(&of_second, sides, (began, stop)),
         }
     }
 
-    /// Joins both sides, with the heavy keys that a sample of this number of rows has.
-    fn run_sampled(
+    /// Joins both sides, with these keys kept apart. Takes device memory before the pinned host memory, which a join
+    /// that fails later does not keep.
+    fn run_apart(
         &mut self,
+        heavy_keys: &[u64],
         sides: [&PinnedColumns; 2],
-        (began, sample): (Instant, u64),
-        stop: &Stop,
+        (began, stop): (Instant, &Stop),
     ) -> Result<JoinReport, JoinError> {
-        stop.check()?;
-        let heavy_keys = heavy_keys(sides[0].host_rows(), self.plan.run.width(), sample);
         let file = self.file()?;
-        let host = self.host.take();
-        let HostMemory { runs, halves } = match host {
+        let sieve = self.sieve(heavy_keys)?;
+        let [in_memory, on_disk] = self.slices(sieve.clone())?;
+        let HostMemory { runs, halves } = match self.host.take() {
             Some(host) => host,
             None => HostMemory::pin(&self.device, &self.plan, stop)?,
         };
-        let kept_apart = heavy_keys.len();
-        let sieve = self.sieve(heavy_keys)?;
-        let [in_memory, on_disk] = self.slices(sieve.clone())?;
         let (in_memory, runs) = self.divide_in_memory(sides, in_memory, runs, stop)?;
         let (on_disk, halves) = match &file {
             Some(file) => self.divide_to_disk(sides, on_disk, halves, (file, stop))?,
@@ -226,18 +233,18 @@ impl PartitionedJoin {
             divide: divided - began,
             join: divided.elapsed(),
             tables,
-            heavy_keys: kept_apart,
+            heavy_keys: heavy_keys.len(),
             filtered_rows: sifted.filtered_rows,
         })
     }
 
     /// Takes device memory for a sieve with these heavy keys; `None` if it would drop no row.
-    fn sieve(&self, heavy_keys: Vec<u64>) -> Result<Option<Sieve>, JoinError> {
+    fn sieve(&self, heavy_keys: &[u64]) -> Result<Option<Sieve>, JoinError> {
         let (run, filter_rows) = (self.plan.run, self.plan.filter_rows());
         if heavy_keys.is_empty() && filter_rows.is_none() {
             return Ok(None);
         }
-        let stream = self.memory.kernels.clone();
+        let (heavy_keys, stream) = (heavy_keys.to_vec(), self.memory.kernels.clone());
         on_gpu(&self.device, move |cuda| {
             let sieve = Sieve::new(cuda, run, (&heavy_keys, filter_rows), &stream)?;
             Ok(Some(sieve))

@@ -65,7 +65,7 @@ pub struct JoinPlan {
     pub(crate) half: usize,
     pub(crate) spill_directory: Option<PathBuf>,
     pub(crate) has_filter: bool,
-    /// Maximum numbers of rows of the build side in which heavy keys are sought: at first, and again if a key has too
+    /// Maximum numbers of rows of the build side in which heavy keys are sought: at first, and again if keys have too
     /// many rows for a table.
     pub(crate) samples: [u64; 2],
 }
@@ -120,7 +120,7 @@ impl JoinPlan {
     /// [`JoinError::TooLittleMemory`], [`JoinError::TooLittleHostMemory`].
     ///
     /// # Panics
-    /// If a slot of the ring has more than 2^30 rows, or a table would have more than 2^62 slots.
+    /// If a slot of the ring has more than 2^30 rows, a table would have more than 2^62 slots, or keys are composite.
     pub fn new(width: Width, rows: [u64; 2], options: JoinOptions) -> Result<JoinPlan, JoinError> {
         let (device_bytes, ring) = (options.device_bytes, options.ring.rounded());
         let of_table = device_bytes / TABLE_FRACTION;
@@ -182,12 +182,13 @@ impl JoinPlan {
         self.run.partitions()
     }
 
-    /// Returns the bytes of the runs that spill, to host memory or to disk.
+    /// Returns the bytes of the room of the runs that spill, in host memory or on disk: for all their rows, also those
+    /// that a filter will drop.
     pub fn spill_bytes(&self) -> u64 {
         (self.runs.iter().sum::<usize>() - self.resident) as u64 * self.run_bytes()
     }
 
-    /// Returns the bytes of the runs on disk.
+    /// Returns the bytes of the room of the runs on disk, which are not all written if rows are dropped.
     pub fn disk_bytes(&self) -> u64 {
         self.on_disk().iter().sum::<usize>() as u64 * self.run_bytes()
     }

@@ -43,8 +43,8 @@ pub struct SpilledArgs {
     /// Folder of a temporary file for partitions that do not fit in host memory, in the section `spilled`.
     #[arg(long, value_name = "DIR")]
     pub spill_directory: Option<PathBuf>,
-    /// Share of the rows of the probe side that have a match, from 0 to 1, in the section `spilled`. The default is
-    /// 1.
+    /// Share of the rows of the probe side that have a match, from 0 to 1 in whole thousandths, in the section
+    /// `spilled`. The default is 1.
     #[arg(long, value_name = "SHARE", value_parser = thousandths)]
     pub selectivity: Option<u32>,
     /// Drop most rows of the probe side without a match before they are divided into partitions, in the section
@@ -71,12 +71,17 @@ fn join_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
     crate::size::multiples(1, JOIN_BYTES_MIN..=JOIN_BYTES_MAX)
 }
 
-/// Parses a share. Returns it in thousandths.
+/// Parses a share of whole thousandths. Returns their number.
 fn thousandths(text: &str) -> Result<u32, String> {
     let share: Option<f64> = text.parse().ok();
     let share = share.filter(|share| (0.0..=1.0).contains(share));
-    let share = share.ok_or("use a number from 0 to 1")?;
-    Ok((share * 1000.0).round() as u32)
+    let thousandths = share.ok_or("use a number from 0 to 1")? * 1000.0;
+    let whole = thousandths.round();
+    // The product of a decimal number is rarely exact.
+    match (thousandths - whole).abs() < 1e-9 {
+        true => Ok(whole as u32),
+        false => Err("use whole thousandths, such as 0.125".to_owned()),
+    }
 }
 
 /// What is joined, and with what memory.
@@ -195,7 +200,7 @@ pub(super) fn measure(session: &mut Session, mut spilled: Spilled) -> Result<()>
             let left = available_host_bytes();
             spilled.options.host_bytes = left - left / 8;
         }
-        partitioned(session, &gpu, spilled.plan()?, (&workload, answer), sides)?;
+        partitioned(session, &gpu, &spilled, answer, sides)?;
     }
     if session.tables.contains(&Table::LinearProbing) {
         in_hybrid_table(session, &gpu, (&workload, answer), device_bytes, sides)?;
@@ -206,10 +211,11 @@ pub(super) fn measure(session: &mut Session, mut spilled: Spilled) -> Result<()>
 fn partitioned(
     session: &mut Session,
     gpu: &Arc<Device>,
-    plan: JoinPlan,
-    expected: (&Workload, JoinTotals),
+    spilled: &Spilled,
+    answer: JoinTotals,
     sides: (&PinnedColumns, &PinnedColumns),
 ) -> Result<()> {
+    let plan = spilled.plan()?;
     let case = ("join-triton/partitioned", gpu.name());
     for (metric, value) in [
         ("spilled_bytes", plan.spill_bytes()),
@@ -237,8 +243,10 @@ fn partitioned(
         })
     });
     let samples: Vec<Sample> = samples.collect::<Result<_>>()?;
-    session.report.add_apart(case, "filtered_rows", &filtered)?;
-    add(session, case, expected, &samples)
+    if spilled.options.has_filter {
+        session.report.add_apart(case, "filtered_rows", &filtered)?;
+    }
+    add(session, case, (&spilled.workload, answer), &samples)
 }
 
 fn in_hybrid_table(

@@ -102,7 +102,7 @@ impl HostPartitions {
     /// Returns the matches of these rows, those of the build side, with the rows of a probe side, on `threads` threads.
     ///
     /// # Errors
-    /// [`IndexError::ChainTooLong`] if a key of the build side has thousands of rows.
+    /// [`IndexError::ChainTooLong`] if keys of the build side have too many rows in one table.
     ///
     /// # Panics
     /// If the sides differ in the width of their values or in the number of partitions.

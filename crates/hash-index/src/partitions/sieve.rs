@@ -25,7 +25,7 @@ const EMPTY: u64 = u64::MAX;
 /// before the first one of the probe side.
 #[derive(Debug, Clone)]
 pub struct Sieve {
-    width: Width,
+    run: RunShape,
     has_heavy_keys: bool,
     /// Heavy keys: a table with linear probing.
     heavy_keys: DeviceView<u64>,
@@ -66,7 +66,7 @@ impl Sieve {
         let slots = heavy_slots(heavy_keys);
         let words = filter_words(filter_rows) as usize;
         let sieve = Sieve {
-            width: run.width(),
+            run,
             has_heavy_keys: !heavy_keys.is_empty(),
             heavy_keys: uploaded(cuda, &slots, stream)?,
             heavy_rows: cuda.buffer::<HeavyRows>(2 * slots.len())?.all(),
@@ -114,7 +114,7 @@ impl Sieve {
     pub(crate) fn arguments(&self, cuda: &Cuda, rows: &DeviceRows, side: Side) -> Sifting {
         // The rest was allocated beside it.
         cuda.assert_owns(&self.kept);
-        let rows = rows.rows(self.width);
+        let rows = rows.rows(self.run.width());
         let room = 32 * self.kept.len() as u64;
         assert!(rows.count <= room, "{} rows of {room}", rows.count);
         let slots = self.heavy_keys.len();
@@ -137,7 +137,7 @@ impl Sieve {
 
     /// Returns the bytes of a key, and of a payload.
     pub(crate) fn width(&self) -> Width {
-        self.width
+        self.run.width()
     }
 
     /// Returns what the sieve did with the rows of both sides. Blocks until the earlier work of the stream is done.
@@ -156,7 +156,11 @@ impl Sieve {
 
 impl Slices {
     /// Returns the same slices, for the rows of a side that a sieve keeps.
+    ///
+    /// # Panics
+    /// If the sieve is for runs of another shape.
     pub fn sifted_by(self, sieve: &Sieve, side: Side) -> Slices {
+        assert_eq!(self.shape, sieve.run, "the runs of a sieve");
         Slices {
             sieve: Some((sieve.clone(), side)),
             ..self

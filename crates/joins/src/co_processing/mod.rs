@@ -118,7 +118,7 @@ impl CoProcessing {
     /// If device memory is too small, or a device is not a GPU or is lost.
     ///
     /// # Panics
-    /// If the table is not one with linear probing.
+    /// If the table is not one with linear probing, or has composite keys.
     pub fn new(
         devices: &[Arc<Device>],
         options: CoProcessingOptions,
@@ -129,6 +129,7 @@ impl CoProcessing {
             threads,
         } = options;
         assert_eq!(shape.method(), TableMethod::LinearProbing);
+        shape.width().assert_is_single("joins by CPU and GPUs");
         let lanes = devices.iter().map(|device| Lane::new(device, shape, ring));
         Ok(CoProcessing {
             lanes: lanes.collect::<Result<_, _>>()?,
@@ -142,9 +143,9 @@ impl CoProcessing {
     /// memory of a copied table stays pinned for the next join with [`Strategy::GpuBuilds`].
     ///
     /// # Errors
-    /// The first error of a processor, when all have ended: if the table is too small, a key has more than about
-    /// 4,096 rows, host memory is too small or cannot be pinned, the join is stopped, a thread panics, or a device is
-    /// lost.
+    /// The first error of a processor, when all have ended: if the table is too small, keys have too many rows
+    /// ([`ChainTooLong`](forebay_hash_index::IndexError::ChainTooLong)), host memory is too small or cannot be pinned,
+    /// the join is stopped, a thread panics, or a device is lost.
     ///
     /// # Panics
     /// If the strategy needs a GPU and there is none, or the sides are not of the table's width.
@@ -219,8 +220,8 @@ type OfCpu = (Option<CopyTo>, Option<CpuTable>, Option<Part<Spill>>);
 /// Blocks; must not be called on an async worker thread.
 ///
 /// # Errors
-/// If host memory or the table is too small, a key has more than about 4,096 rows, a thread panics, or the join is
-/// stopped.
+/// If host memory or the table is too small, keys have too many rows
+/// ([`ChainTooLong`](forebay_hash_index::IndexError::ChainTooLong)), a thread panics, or the join is stopped.
 ///
 /// # Panics
 /// If the table is not one with linear probing, or the sides are not of its width.

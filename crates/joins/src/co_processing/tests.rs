@@ -48,6 +48,20 @@ fn shape(workload: &Workload) -> TableShape {
     TableShape::linear_probing(workload.width, workload.build_rows)
 }
 
+#[test]
+#[should_panic(expected = "joins by CPU and GPUs do not support composite keys")]
+fn composite_keys_are_refused_at_once() {
+    let options = CoProcessingOptions {
+        shape: TableShape::linear_probing(Width::Composite, 8),
+        ring: RingOptions {
+            slots: 2,
+            slot_bytes: 64 << 10,
+        },
+        threads: 1,
+    };
+    let _ = CoProcessing::new(&[], options);
+}
+
 fn on_cpu(
     shape: TableShape,
     workload: &Workload,

@@ -85,6 +85,11 @@ fn assert_uses(device: &Device, bytes: u64) {
 
 #[test]
 fn a_join_in_partitions_whose_gpu_is_lost_is_an_error_that_says_so() {
+    [false, true].into_iter().for_each(lose_in_partitions);
+}
+
+/// Loses a GPU at each point of a join, with a filter or without.
+fn lose_in_partitions(has_filter: bool) {
     let answer = WORKLOAD.answer(2);
     let after = points().map(|checks| Fault::FailAfter { checks });
     let mut lost = 0;
@@ -93,7 +98,7 @@ fn a_join_in_partitions_whose_gpu_is_lost_is_an_error_that_says_so() {
             return;
         };
         let sides = pinned_sides(&device);
-        let plan = plan_with(lost % 2 == 1, WORKLOAD.width, ROWS, JOIN_BYTES);
+        let plan = plan_with(has_filter, WORKLOAD.width, ROWS, JOIN_BYTES);
         let mut join = PartitionedJoin::new(&device, plan).expect("memory");
         let mut run = || join.run((&sides[0], &sides[1]), &guard());
         // A new set of devices joins after the loss of the one before.
@@ -276,21 +281,33 @@ fn joins_on_a_host_that_cannot_pin_memory_are_an_error_and_leave_none_in_use() {
         return;
     };
     let [build, probe] = pinned_sides(&device);
+    let [keys, payloads] = one_key(7, WORKLOAD.build_rows);
+    let often = pinned(&device, (&keys, &payloads));
     let assert_refused = |error: JoinError| {
         let is_refused = matches!(error, JoinError::Register(RegisterError::Refused { .. }));
         let says_what_to_do = error.to_string().contains("ulimit -l");
         assert!(is_refused && says_what_to_do, "{error}");
     };
-    let (plan, answer) = (plan(WORKLOAD.width, ROWS, JOIN_BYTES), WORKLOAD.answer(2));
+    let (mut plan, answer) = (plan(WORKLOAD.width, ROWS, JOIN_BYTES), WORKLOAD.answer(2));
+    // A table has room for two runs of one key, whose chain is too long.
+    plan.table_bytes *= 2;
+    plan.samples = [0; 2];
     device.inject(Fault::CannotPin);
     assert_refused(PartitionedJoin::new(&device, plan.clone()).expect_err("a test injected it"));
     assert_uses(&device, 0);
     let mut join = PartitionedJoin::new(&device, plan).expect("memory");
-    // A join after one that failed pins memory again, unless it is stopped.
+    // A join for which the device has no memory keeps the pinned memory.
     device.inject(Fault::OutOfMemory);
     let full = join.run((&build, &probe), &guard());
     assert!(is_full(&full.expect_err("a test injected it")));
     device.inject(Fault::CannotPin);
+    let joined = join.run((&build, &probe), &guard());
+    assert_eq!(joined.expect("nothing is pinned").totals, answer);
+    // A join after one that failed later pins memory again, unless it is stopped.
+    let failed = join.run((&often, &probe), &guard());
+    let error = failed.expect_err("a chain is too long");
+    let is_chain = matches!(error, JoinError::Index(IndexError::ChainTooLong { .. }));
+    assert!(is_chain, "{error}");
     let stop = Stop::never();
     stop.cancelled.store(true, Ordering::Relaxed);
     let stopped = join.run((&build, &probe), &stop);

@@ -12,6 +12,23 @@ use forebay_hash_index::{
 
 use crate::{GpuSides, InterleavedJoin, JoinError, join_in_partitions, join_replicated, on_gpu};
 
+#[test]
+#[should_panic(expected = "partitions do not support composite keys")]
+fn partitions_of_gpus_refuse_composite_keys_at_once() {
+    let none = GpuSides {
+        build: Vec::new(),
+        probe: Vec::new(),
+    };
+    let _ = join_in_partitions(&[], Width::Composite, &none, &Stop::never());
+}
+
+#[test]
+#[should_panic(expected = "interleaved tables do not support composite keys")]
+fn interleaved_tables_refuse_composite_keys_at_once() {
+    let shape = TableShape::linear_probing(Width::Composite, 8);
+    let _ = InterleavedJoin::new(&[], shape, InterleavedRows::All);
+}
+
 /// Returns the first GPU, and the first `most` if there are several that reach each other. Without one, prints that
 /// the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
 pub(super) fn sets(most: usize) -> Vec<HaltingDevices> {

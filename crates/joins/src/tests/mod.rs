@@ -296,6 +296,57 @@ fn a_gpu_keeps_a_key_with_thousands_of_rows_apart() {
     }
 }
 
+/// A table has room for thousands of rows of one key, but not for a thousand of each: their slots touch. Wherever rows
+/// go, one of the table of 65 keys, with 2^17 slots, is at least 4,514 slots away from that of its hash.
+#[test]
+fn a_gpu_joins_many_keys_whose_slots_would_touch() {
+    const DEVICE_BYTES: u64 = 64 << 20;
+    let Some((_devices, device)) = gpu(DEVICE_BYTES) else {
+        return;
+    };
+    let side = |rows: u64| -> Vec<(u64, u64)> {
+        let row = |row: u64| (1000 + row % 131, row);
+        (0..rows).map(row).collect()
+    };
+    let (build, probe) = (side(131_000), side(10_000));
+    let sides = [&build, &probe].map(|rows| pinned_rows(&device, rows, Width::Eight));
+    let apart = plan(Width::Eight, [131_000, 10_000], DEVICE_BYTES);
+    let mut in_tables = apart.clone();
+    assert_eq!((apart.partitions(), apart.table_bytes), (2, 16 << 18));
+    in_tables.samples = [0; 2];
+    let run = |plan| {
+        let mut join = PartitionedJoin::new(&device, plan).expect("memory");
+        join.run((&sides[0], &sides[1]), &Stop::never())
+    };
+    let report = run(apart).expect("no table has their rows");
+    let expected = (answer(&build, &probe, Width::Eight), 131);
+    assert_eq!((report.totals, report.heavy_keys), expected);
+    let error = run(in_tables).expect_err("a chain is too long");
+    let is_chain = matches!(error, JoinError::Index(IndexError::ChainTooLong { .. }));
+    assert!(is_chain, "{error}");
+}
+
+/// The device has as much memory as the join may use. The filter takes a third of it, and runs what is left.
+#[test]
+fn a_gpu_joins_with_a_filter_in_the_memory_that_it_may_use() {
+    const DEVICE_BYTES: u64 = 12 << 20;
+    let Some((_devices, device)) = gpu(DEVICE_BYTES) else {
+        return;
+    };
+    let workload = Workload {
+        width: Width::Four,
+        build_rows: 4_000_000,
+        probe_rows: 100_000,
+        probe_keys: ProbeKeys::Uniform,
+    };
+    let [build, probe] = [Side::Build, Side::Probe].map(|side| generated(&device, &workload, side));
+    let plan = plan_with(true, workload.width, [4_000_000, 100_000], DEVICE_BYTES);
+    assert!(plan.resident > 0 && plan.spill_bytes() > 0, "{plan:?}");
+    let mut join = PartitionedJoin::new(&device, plan).expect("memory");
+    let report = join.run((&build, &probe), &Stop::never());
+    assert_eq!(report.expect("memory").totals, workload.answer(2));
+}
+
 /// A table has room for as many rows as a run has: fewer than one of these keys has. No key is kept apart.
 #[test]
 fn a_gpu_joins_a_partition_with_several_tables_and_refuses_a_key_with_thousands_of_rows() {
@@ -349,10 +400,15 @@ fn a_gpu_ends_joins_at_their_deadline_and_joins_again() {
     };
     let build = generated(&device, &workload, Side::Build);
     let probe = generated(&device, &workload, Side::Probe);
-    let in_host = plan(workload.width, [200_000, 200_000], 3 << 20);
-    let on_disk = placed(&in_host, [3, 10, 4]);
+    let [in_host, with_filter] = [false, true]
+        .map(|has_filter| plan_with(has_filter, workload.width, [200_000; 2], 3 << 20));
+    let on_disk = placed(&with_filter, [3, 10, 4]);
     let answer = workload.answer(2);
-    for (plan, last_us, step) in [(in_host, 8000, 100), (on_disk, 60_000, 3000)] {
+    for (plan, last_us, step) in [
+        (in_host, 8000, 100),
+        (with_filter, 8000, 100),
+        (on_disk, 60_000, 3000),
+    ] {
         let mut join = PartitionedJoin::new(&device, plan).expect("memory");
         let (mut stopped, mut ended) = (0, 0);
         // Kernels are compiled in the first join.
@@ -376,7 +432,7 @@ fn a_gpu_ends_joins_at_their_deadline_and_joins_again() {
     }
 }
 
-/// Returns sides of 100,000 rows, the plan of their join with runs in all three places, and its answer.
+/// Returns sides of 100,000 rows, the plan of their join with a filter and runs in all three places, and its answer.
 fn on_disk(device: &Device) -> ([PinnedColumns; 2], JoinPlan, JoinTotals) {
     let workload = Workload {
         width: Width::Eight,
@@ -385,7 +441,8 @@ fn on_disk(device: &Device) -> ([PinnedColumns; 2], JoinPlan, JoinTotals) {
         probe_keys: ProbeKeys::Uniform,
     };
     let sides = [Side::Build, Side::Probe].map(|side| generated(device, &workload, side));
-    let plan = placed(&plan(workload.width, [100_000; 2], 3 << 20), [2, 3, 2]);
+    let plan = plan_with(true, workload.width, [100_000; 2], 3 << 20);
+    let plan = placed(&plan, [2, 3, 2]);
     (sides, plan, workload.answer(2))
 }
 
