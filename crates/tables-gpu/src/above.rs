@@ -16,7 +16,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
-use crate::fragment::is_moving;
+use crate::fragment::{Exprs, is_moving, over_rows};
 use crate::operator::GpuFragmentExec;
 use crate::reduced::with_fewer_groups;
 use crate::selection::{Condition, Selection, Top};
@@ -32,7 +32,10 @@ type Plan = Arc<dyn ExecutionPlan>;
 /// stays.
 pub(crate) fn selected(plan: Plan) -> Result<Transformed<Plan>> {
     let inputs = if let Some(filter) = plan.downcast_ref::<FilterExec>() {
-        with_conditions(filter).map(|input| vec![input])
+        let all = split_conjunction(filter.predicate());
+        let all: Exprs = all.into_iter().map(Arc::clone).collect();
+        let is_complete = filter.fetch().is_none();
+        with_conditions(filter.input(), &all, is_complete).map(|input| vec![input])
     } else if let Some(sort) = plan.downcast_ref::<SortExec>() {
         with_top(sort).map(|input| vec![input])
     } else if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
@@ -51,18 +54,27 @@ fn with_inputs(plan: &Plan, inputs: Vec<Plan>) -> Result<Plan> {
     Arc::clone(plan).replace_children(inputs, options)
 }
 
-/// Returns the operator below a filter with the conditions that it can test.
-fn with_conditions(filter: &FilterExec) -> Option<Plan> {
-    let aggregate = filter.input().downcast_ref::<GpuFragmentExec>()?;
-    let all = split_conjunction(filter.predicate());
+/// Returns a plan whose operator of a device tests those of the conditions on its rows that it can test.
+/// `is_complete` tells that these are all that the plan above keeps.
+fn with_conditions(plan: &Plan, all: &Exprs, is_complete: bool) -> Option<Plan> {
+    if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
+        let columns = projection.expr().iter().map(|it| Arc::clone(&it.expr));
+        let columns: Exprs = columns.collect();
+        let all = all.iter().map(|it| over_rows(it, &columns));
+        let all = all.collect::<std::result::Result<Exprs, _>>().ok()?;
+        // Only the operator above a filter asks whether the conditions are complete.
+        let input = with_conditions(projection.input(), &all, false)?;
+        return with_inputs(plan, vec![input]).ok();
+    }
+    let aggregate = plan.downcast_ref::<GpuFragmentExec>()?;
     let count = all.len();
-    let conditions = all.into_iter().filter_map(|it| condition(it, aggregate));
+    let conditions = all.iter().filter_map(|it| condition(it, aggregate));
     let conditions: Vec<_> = conditions.take(CONDITIONS_MAX).collect();
     if conditions.is_empty() {
         return None;
     }
     let selection = Selection {
-        is_complete: conditions.len() == count && filter.fetch().is_none(),
+        is_complete: is_complete && conditions.len() == count,
         conditions,
         top: None,
     };
