@@ -5,7 +5,7 @@ lines as in `bench/record/`: the time of the kernels on the device, and the time
 it, and in DuckDB over tables of its own in memory. Exits with 1 if answers differ. The case `tpch-hot`, alone, is the 22
 queries of TPC-H, whatever part of them runs on the GPU. The case `like`, alone, searches the comments of orders for patterns
 that are new in each round. The case `floats`, alone, is queries over the numbers of `lineitem` in double precision, in a file
-that is written beside the others. The case `rows`, alone, is queries that return rows, and a `ROLLUP`; `many`, alone, joins that repeat rows, of all pairs, unions, and several `DISTINCT` aggregates; `texts`, alone, groups by texts of
+that is written beside the others. The case `rows`, alone, is queries that return rows, and a `ROLLUP`; `many`, alone, joins that repeat rows, of all pairs, unions, and several `DISTINCT` aggregates; `windows`, alone, window functions and a sort; `texts`, alone, groups by texts of
 many values, in a file of 50 million rows that is written beside the others. The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
 pinned memory of the host.
 """
@@ -104,6 +104,24 @@ VISITS = {
     "texts, distinct of days": "SELECT day, count(DISTINCT url), count(*) FROM visits GROUP BY day ORDER BY day",
     "texts, two distinct of days": "SELECT day, count(DISTINCT url), count(DISTINCT seconds) FROM visits GROUP BY day ORDER BY day",
 }
+WINDOWS = {
+    "windows, largest of each day": """SELECT l_shipdate, l_orderkey, l_linenumber, l_extendedprice FROM (
+        SELECT *, row_number() OVER (PARTITION BY l_shipdate ORDER BY l_extendedprice DESC, l_orderkey, l_linenumber) AS n FROM lineitem) AS x
+        WHERE n <= 3""",
+    "windows, last of each supplier": """SELECT count(*), sum(l_quantity), max(l_shipdate) FROM (
+        SELECT *, row_number() OVER (PARTITION BY l_suppkey ORDER BY l_shipdate DESC, l_orderkey, l_linenumber) AS n FROM lineitem) AS x
+        WHERE n <= 5""",
+    "windows, running totals": """SELECT count(*), sum(o_totalprice), max(total) FROM (
+        SELECT *, sum(o_totalprice) OVER (PARTITION BY o_custkey ORDER BY o_orderdate, o_orderkey) AS total FROM orders) AS x
+        WHERE total > 3000000""",
+    "windows, shares of parts": """SELECT l_returnflag, count(*), sum(l_extendedprice) FROM (
+        SELECT *, sum(l_extendedprice) OVER (PARTITION BY l_partkey) AS total FROM lineitem) AS x
+        WHERE l_extendedprice * 10 > total GROUP BY 1 ORDER BY 1""",
+    "windows, ranks": """SELECT r, count(*) FROM (
+        SELECT dense_rank() OVER (PARTITION BY o_custkey ORDER BY o_orderdate) AS r FROM orders) AS x GROUP BY r ORDER BY r""",
+    "sort, items of a day": """SELECT l_orderkey, l_linenumber, l_extendedprice FROM lineitem WHERE l_shipdate = DATE '1995-05-05'
+        ORDER BY l_extendedprice DESC, l_orderkey, l_linenumber""",
+}
 # If it is not cancelled, its kernel ends because there are too many matches.
 MANY_PAIRS = "SELECT count(*), sum(l_quantity) FROM lineitem JOIN supplier ON l_extendedprice < s_acctbal * 10 WHERE l_quantity > 0"
 SMALL = {"small": "SELECT count(*) FROM small WHERE l_quantity < 24"}
@@ -172,7 +190,7 @@ def device_times(client, query, rounds):
     times = []
     for _ in range(rounds):
         plan = "\n".join(str(it) for row in client.execute("EXPLAIN ANALYZE " + query) for it in row)
-        found = re.findall(r"ran there: .*? in ([\d.]+) ms", plan)
+        found = re.findall(r"(?:ran|stayed) there: .*? in ([\d.]+) ms", plan)
         if not found:
             sys.exit(plan)
         times.append(sum(map(float, found)))
@@ -349,10 +367,10 @@ def main(forebay, folder, rounds="15", *cases):
         write_visits(duck, folder)
     if cases == ("rows",):
         queries, cases = ROWS, ()
-    is_many = cases == ("many",)
-    if is_many:
-        queries, cases = MANY, ()
-        tables = ["customer", "lineitem", "nation", "orders", "partsupp"]
+    is_many, has_windows = cases == ("many",), cases == ("windows",)
+    if is_many or has_windows:
+        queries, cases = MANY if is_many else WINDOWS, ()
+        tables = ["customer", "lineitem", "nation", "orders", "partsupp"] if is_many else ["lineitem", "orders"]
     if is_hot:
         tables = ["customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier"]
     cases = ("q6", "ssb 1.1") if is_pinned else cases
@@ -365,7 +383,7 @@ def main(forebay, folder, rounds="15", *cases):
         server, client = server_of(forebay, folder, data, *settings)
         began = time.perf_counter()
         for table in tables:
-            columns = "*" if is_hot or is_many else COLUMNS[table]
+            columns = "*" if is_hot or is_many or has_windows else COLUMNS[table]
             duck.execute(f"CREATE TABLE {table} AS SELECT {columns} FROM '{folder}/{table}.parquet'")
         print(f"# DuckDB read its tables in {time.perf_counter() - began:.1f} s", file=sys.stderr)
         count = duck.execute(f"SELECT count(*) FROM {fact}").fetchone()[0]
@@ -402,7 +420,7 @@ def main(forebay, folder, rounds="15", *cases):
             if not is_same or not are_alike(on_gpu, in_duck):
                 print(f"# {case}: answers differ\n{on_gpu}\n{on_cpu}\n{in_duck}"[:4000], file=sys.stderr)
                 failed = True
-        if queries not in (FLOATS, ROWS, MANY, VISITS) and not is_ssb and (not cases or "first-call" in cases):
+        if queries not in (FLOATS, ROWS, MANY, VISITS, WINDOWS) and not is_ssb and (not cases or "first-call" in cases):
             client.execute(TPCH["q6"]).fetchall()
             first_calls(client, measured)
         if is_many:
