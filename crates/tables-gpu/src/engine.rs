@@ -131,6 +131,8 @@ pub(crate) struct KernelLaunch {
     pub(crate) own_slice: Slice,
     /// Memory that is 0 before the kernel runs.
     pub(crate) zeroed: Option<(Memory, u64)>,
+    /// Whether the kernels before it end first, so that a query that is cancelled ends there.
+    pub(crate) may_stop: bool,
     /// Number of groups, and bytes of shared memory of a block for their totals.
     pub(crate) groups: u32,
     pub(crate) shared_bytes: u32,
@@ -376,6 +378,7 @@ impl KernelLaunch {
             slices: Vec::new(),
             own_slice: Slice::default(),
             zeroed: None,
+            may_stop: false,
             groups: 0,
             shared_bytes: 0,
             totals: None,

@@ -317,6 +317,7 @@ impl<'k, 'a> Code<'k, 'a> {
             Scalar::UInt8(it) => it.map(i128::from),
             Scalar::UInt16(it) => it.map(i128::from),
             Scalar::UInt32(it) => it.map(i128::from),
+            Scalar::UInt64(it) => it.map(i128::from),
             Scalar::Decimal128(it, ..) => *it,
             Scalar::Float64(Some(float)) => return self.float_literal(*float),
             Scalar::Float32(Some(float)) => return self.float_literal((*float).into()),

@@ -435,17 +435,17 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Returns a group for each of at most `rows` rows, or for any of them if some are enough.
+    /// Returns a group for each of about `known` rows and at most `rows`, or for any of them if some are enough.
     /// `lists_all` tells that functions are computed over the rows, of which few may be returned.
     pub(crate) fn listed(
         totals: &[Total],
-        rows: u64,
+        (known, rows): (u64, u64),
         enough: Option<u64>,
         lists_all: bool,
     ) -> Groups {
         let enough = enough.filter(|it| *it < rows).map(|it| it.max(1) as usize);
         let first = match lists_all {
-            true => (rows / 8).max(LISTED_MIN),
+            true => (known / 8).max(LISTED_MIN),
             false => (rows / 64).clamp(LISTED_MIN, LISTED_FIRST),
         };
         let first = first.min(list_max(rows, totals, lists_all)) as usize;
@@ -513,7 +513,12 @@ impl Groups {
     pub(crate) fn grow(&mut self, totals: &[Total], room: u64) -> Result<()> {
         let (most, reason) = match self.place {
             Place::Listed => {
-                let most = list_max(self.rows, totals, self.lists_all);
+                let most = match self.lists_all {
+                    // The sorted list has as much, and rows have two keys and two numbers while they are sorted.
+                    true => room / (24 + 16 * group_words(totals) as u64),
+                    false => u64::MAX,
+                };
+                let most = list_max(self.rows, totals, self.lists_all).min(most);
                 (most as usize, TOO_MANY_ROWS)
             }
             _ => (

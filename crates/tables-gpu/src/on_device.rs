@@ -320,6 +320,9 @@ fn of_value(
                 return Err(Reason::new(format!("keys of type {data_type}")));
             }
             let numbers = cast(array, &DataType::Int64).map_err(Reason::of)?;
+            if numbers.null_count() != array.logical_null_count() {
+                return Err(Reason::new("numbers of more than 64 bits"));
+            }
             let numbers = numbers.as_primitive::<Int64Type>();
             let first = with_table(numbers.values(), &mut with.tables);
             let first = with.constant(first);

@@ -43,6 +43,8 @@ pub(crate) struct GpuFragmentExec {
     /// Whether the input must not run: the plan was kept, so that the query is planned again instead, or the CPU has
     /// a better plan.
     is_kept: bool,
+    /// Whether the rows have no order, though those of the CPU's operator have.
+    is_unordered: bool,
     /// Whether the plans have run.
     have_plans_run: Arc<AtomicBool>,
     /// What was decided when the first partition was read.
@@ -79,11 +81,21 @@ impl GpuFragmentExec {
             columns,
             options,
             is_kept: false,
+            is_unordered: false,
             have_plans_run: Arc::default(),
             outcome: Arc::default(),
             stayed: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
         })
+    }
+
+    /// Returns the operator whose rows have no order.
+    pub(crate) fn unordered(self) -> GpuFragmentExec {
+        GpuFragmentExec {
+            properties: properties_of(&self.cpu, true),
+            is_unordered: true,
+            ..self
+        }
     }
 
     /// Returns the operator with another number that tells its plan from others.
@@ -139,6 +151,7 @@ impl GpuFragmentExec {
             options: self.options.clone(),
             number: self.number,
             is_kept: self.is_kept,
+            is_unordered: self.is_unordered,
             have_plans_run: Arc::default(),
             outcome: Arc::default(),
             stayed: Arc::default(),
@@ -225,6 +238,24 @@ impl GpuFragmentExec {
     }
 }
 
+/// Returns the properties of an operator's rows, which have its order or none.
+fn properties_of(cpu: &Arc<dyn ExecutionPlan>, is_unordered: bool) -> Arc<PlanProperties> {
+    let of_cpu = cpu.properties();
+    if !is_unordered {
+        return Arc::clone(of_cpu);
+    }
+    let mut equal = of_cpu.eq_properties.clone();
+    equal.clear_orderings();
+    let partitioning = of_cpu.partitioning.clone();
+    let properties = PlanProperties::new(
+        equal,
+        partitioning,
+        of_cpu.emission_type,
+        of_cpu.boundedness,
+    );
+    Arc::new(properties)
+}
+
 /// Returns a number of a plan's text.
 pub(crate) fn number_of(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -305,7 +336,7 @@ impl ExecutionPlan for GpuFragmentExec {
         let plans = children.split_off(1);
         let cpu = children.swap_remove(0);
         Ok(Arc::new(GpuFragmentExec {
-            properties: Arc::clone(cpu.properties()),
+            properties: properties_of(&cpu, self.is_unordered),
             cpu,
             plans,
             ..self.renewed()

@@ -26,6 +26,8 @@ type Result<T> = std::result::Result<T, Reason>;
 const STRIPES_MAX: u64 = 512;
 const DIGIT_BITS: u32 = 8;
 const DIGITS: u64 = 1 << DIGIT_BITS;
+/// Rows from which on a sort may be cancelled between its passes, which take a millisecond or more.
+const ROWS_TO_STOP: u64 = 1 << 24;
 /// Maximum number of words of a state: those of all threads of a block are in its shared memory.
 const STATE_WORDS_MAX: usize = 14;
 /// Alignment of an array.
@@ -286,6 +288,7 @@ impl Order {
             Step::Reduce | Step::Scan | Step::Apply => 8 * THREADS * (2 + self.state_words as u32),
         };
         KernelLaunch {
+            may_stop: rows >= ROWS_TO_STOP && matches!(step, Step::Count | Step::Reduce),
             groups: rows as u32,
             totals: Some(list.address),
             are_groups_read: true,

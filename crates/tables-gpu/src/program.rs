@@ -322,7 +322,10 @@ impl Compiled {
     /// If the combinations of their keys need more than 62 bits.
     pub(crate) fn groups(&self, marks: Option<&[u32]>) -> Result<Groups> {
         let mut groups = match self.is_listed {
-            true => Groups::listed(&self.totals, self.rows_max, self.enough, self.lists_all()),
+            true => {
+                let rows = (self.rows, self.rows_max);
+                Groups::listed(&self.totals, rows, self.enough, self.lists_all())
+            }
             false => Groups::new(&self.keys, &self.totals, (self.rows, self.rows_max), marks)?,
         };
         let rows = self.rows.saturating_add(self.matches_max());

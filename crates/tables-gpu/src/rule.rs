@@ -91,7 +91,8 @@ impl PhysicalOptimizerRule for Fragments {
             match tried {
                 Ok(fragment) => {
                     let ordering = node.properties().output_ordering().cloned();
-                    let operator = self.operator(node, fragment, &options)?;
+                    let (fragment, columns) = (Arc::new(fragment), Arc::clone(&self.0));
+                    let operator = GpuFragmentExec::new(node, fragment, columns, options.clone())?;
                     Ok(Transformed::yes(in_order(operator, ordering)))
                 }
                 // Those of catalogues are not the device's.
@@ -567,15 +568,13 @@ fn check_partitions(aggregate: &AggregateExec) -> std::result::Result<(), Reason
 }
 
 /// Returns an operator of a device whose rows have an order, as those of the CPU's had.
-fn in_order(
-    operator: Arc<dyn ExecutionPlan>,
-    ordering: Option<LexOrdering>,
-) -> Arc<dyn ExecutionPlan> {
+fn in_order(operator: GpuFragmentExec, ordering: Option<LexOrdering>) -> Arc<dyn ExecutionPlan> {
     match ordering {
-        None => operator,
+        None => Arc::new(operator),
         // Groups are few.
         Some(ordering) => {
-            Arc::new(SortExec::new(ordering, operator).with_preserve_partitioning(true))
+            let sort = SortExec::new(ordering, Arc::new(operator.unordered()));
+            Arc::new(sort.with_preserve_partitioning(true))
         }
     }
 }

@@ -259,6 +259,12 @@ impl Fragment {
             }
             window.functions.push(rank_of(function.as_ref())?);
         }
+        let is_by_rows = window.functions.contains(&Function::RowNumber)
+            || !aggregates.is_empty() && window.frame == Frame::Rows;
+        if window.by.is_empty() && is_by_rows {
+            // Rows of a list have no order.
+            return Err(Reason::new("a window function in the order of the table"));
+        }
         Ok(Fragment::listed(
             rows,
             Limit::None,

@@ -82,6 +82,15 @@ __device__ inline u32 warp_add(u32* counter, u32 count) {
     return __shfl_sync(kAllLanes, before, 0);
 }
 
+// Adds one to a counter in global memory for each thread that calls this, once for those of a warp that are together;
+// returns the numbers before, another for each thread.
+__device__ inline u32 count_one(u32* counter) {
+    const u32 together = __activemask();
+    u32 before = 0;
+    if (place_in(together, this_lane()) == 0) before = atomicAdd(counter, static_cast<u32>(__popc(together)));
+    return __shfl_sync(together, before, __ffs(static_cast<int>(together)) - 1) + place_in(together, this_lane());
+}
+
 // Reads a counter that other blocks increment concurrently. The value may be stale, but is one that the counter has
 // held.
 __device__ inline u32 load_relaxed(const u32* counter) { return *static_cast<const volatile u32*>(counter); }

@@ -10,7 +10,7 @@ __device__ inline u32 partition_of(u64 key, u32 bits) {
 }
 
 // Returns whether a sieve kept a row; without one, all rows are divided.
-__device__ inline bool is_kept(const u32* kept, u64 row) {
+template <class Row> __device__ inline bool is_kept(const u32* kept, Row row) {
     return kept == nullptr || (kept[row / kLanes] >> (row % kLanes) & 1) != 0;
 }
 
@@ -94,12 +94,14 @@ __global__ void __launch_bounds__(kThreadsOfTile) copy_rows(const __grid_constan
         const Word* keys = reinterpret_cast<const Word*>(a.rows.keys) + first;
         const Word* payloads = reinterpret_cast<const Word*>(a.rows.payloads) + first;
         const u32 count = static_cast<u32>(min(static_cast<u64>(tile_rows), a.rows.count - first));
+        // A tile begins with a word of the bits. Places of 32 bits take fewer registers.
+        const u32* const kept = a.kept == nullptr ? nullptr : a.kept + first / kLanes;
         for (u32 p = threadIdx.x; p < partitions; p += blockDim.x) places[p] = 0;
         if (threadIdx.x == 0) end = 0;
         __syncthreads();
         const Word* const of_keys[] = {keys};
         each_of_tile<Word, 1>(of_keys, count, [&](u32 index, const Word(&row)[1]) {
-            if (is_kept(a.kept, first + index)) atomicAdd(&places[partition_of(row[0], a.bits)], 1u);
+            if (is_kept(kept, index)) atomicAdd(&places[partition_of(row[0], a.bits)], 1u);
         });
         __syncthreads();
         for (u32 p = threadIdx.x; p < partitions; p += blockDim.x) {
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(kThreadsOfTile) copy_rows(const __grid_constan
         __syncthreads();
         const Word* const of_rows[] = {keys, payloads};
         each_of_tile<Word, 2>(of_rows, count, [&](u32 index, const Word(&row)[2]) {
-            if (!is_kept(a.kept, first + index)) return;
+            if (!is_kept(kept, index)) return;
             const u32 place = atomicAdd(&places[partition_of(row[0], a.bits)], 1u);
             sorted[0][place] = row[0];
             sorted[1][place] = row[1];

@@ -14,12 +14,6 @@ struct alignas(8) uint2 {
     u32 x, y;
 };
 
-inline u32 this_warp() { return threadIdx.x / kLanes; }
-inline u32 ballot(bool flag) {
-    const u64 bit = flag ? 1u << this_lane() : 0;
-    return static_cast<u32>(warp_joined(bit, [](u64 a, u64 b) { return a | b; }));
-}
-inline u32 place_in(u32 ballot, u32 lane) { return __popc(ballot & ((1u << lane) - 1)); }
 template <class Value> Value __ldg(const Value* from) { return *from; }
 template <class Value> Value __ldcg(const Value* from) { return *from; }
 template <class Value> Value __ldcs(const Value* from) { return *from; }

@@ -123,8 +123,16 @@ struct OfAll : Numbered {
 struct Listed : OfAll {
     static constexpr bool kMayBeFull = true;
 
+    // No other thread has a total of the row, and each is written once.
+    __device__ void add(u32 group, u32 s, i64 value) {
+        u64* total = total_of(totals, group, s);
+        total[0] = static_cast<u64>(value);
+        if (kIsWide[s]) total[1] = static_cast<u64>(value >> 63);
+    }
+    __device__ void raise(u32 group, u32 s, u64 value) { *total_of(totals, group, s) = value; }
+
     __device__ u32 group_of(const Fragment& f, Key) const {
-        const u32 row = atomicAdd(f.seen, 1u);
+        const u32 row = count_one(f.seen);
         if (row < f.groups) return row;
         atomicMax(f.flag, kIsFull);
         return kNoSlot;

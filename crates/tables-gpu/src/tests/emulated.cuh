@@ -82,6 +82,7 @@ template <class Number> Number atomicAdd(Number* to, Number number) {
     *to += number;
     return before;
 }
+inline u32 count_one(u32* counter) { return atomicAdd(counter, 1u); }
 template <class Number> Number atomicExch(Number* to, Number number) {
     Number before = *to;
     *to = number;

@@ -149,8 +149,15 @@ async fn what_is_not_on_the_gpu_is_told() {
     assert_has(&printed, &["// OnCpuExec: median", "// Fragment 1, "]);
     for (query, texts) in [
         (
+            "SELECT a, lag(b) OVER (ORDER BY b) FROM t WHERE a > 3",
+            ["// OnCpuExec: the window function lag", "// Fragment 1, "],
+        ),
+        (
             "SELECT a, row_number() OVER (ORDER BY b) FROM t WHERE a > 3",
-            ["// OnCpuExec: a window function", "// Fragment 1, "],
+            [
+                "Kernel 2 of 3: sorts rows by b, and computes row_number() of them",
+                "// Fragment 1, ",
+            ],
         ),
         (
             "SELECT t.b, d.label FROM t FULL JOIN d ON a = k WHERE label > 'b' OR b > 3",
