@@ -208,7 +208,7 @@ impl Fragment {
         if !groups.is_single() || groups.has_grouping_set() {
             return Err(Reason::new("grouping sets"));
         }
-        let rows = rows(aggregate.input())?;
+        let rows = rows(&window::unsorted(aggregate.input()))?;
         if let Origin::Plan(plan, reason) = &rows.origin
             && !plan.is::<GpuFragmentExec>()
         {

@@ -99,8 +99,8 @@ pub(crate) fn sorted_by_all(plan: &Arc<dyn ExecutionPlan>) -> Option<&LexOrderin
     }
 }
 
-/// Returns the rows of an operator, which are sorted anew: sorts in it are left out, also those below joins.
-fn unsorted(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+/// Returns the rows of an operator whose order is not wanted: sorts in it are left out, also those below joins.
+pub(crate) fn unsorted(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     if sorted_by_all(plan).is_some() {
         return unsorted(plan.children()[0]);
     }
@@ -112,7 +112,11 @@ fn unsorted(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     if !keeps_all || plan.fetch().is_some() {
         return Arc::clone(plan);
     }
-    let children = plan.children().into_iter().map(unsorted).collect();
+    let children: Vec<_> = plan.children().into_iter().map(unsorted).collect();
+    let mut pairs = children.iter().zip(plan.children());
+    if pairs.all(|(one, other)| Arc::ptr_eq(one, other)) {
+        return Arc::clone(plan);
+    }
     let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
     let replaced = Arc::clone(plan).replace_children(children, options);
     replaced.unwrap_or_else(|_| Arc::clone(plan))

@@ -229,8 +229,75 @@ const AGGREGATES: &[&str] = &[
     "sum(DISTINCT price)",
 ];
 
+/// What windows are ordered by.
+const ORDERS: &[&str] = &[
+    "b",
+    "day",
+    "price DESC",
+    "quantity",
+    "moment DESC",
+    "name NULLS FIRST",
+    "a DESC NULLS LAST",
+    "fare",
+    "tiny + quantity",
+    "ok DESC",
+    "wide",
+];
+
+/// Returns a random query of a window function, whose answer does not depend on the order of equal rows.
+fn windowed(random: &mut Rng) -> String {
+    let (mut from, mut keys) = ("", KEYS.to_vec());
+    let mut conditions = CONDITIONS[..20].to_vec();
+    if random.bool() {
+        let (join, more, more_keys) = *random.choice(JOINS).expect("joins");
+        from = join;
+        conditions.extend(more);
+        (0..3).for_each(|_| keys.extend(more_keys));
+    }
+    let pick = |random: &mut Rng, from: &[&str], count: usize| -> Vec<String> {
+        let picked = (0..count).map(|_| random.choice(from).expect("one").to_string());
+        picked.collect()
+    };
+    let count = random.usize(..3);
+    let partition = pick(random, &keys, count);
+    let count = random.usize(..3);
+    let order = pick(random, ORDERS, count);
+    let ranks = ["rank()", "dense_rank()"];
+    let function = match random.bool() {
+        true => pick(random, &ranks, 1).remove(0),
+        false => {
+            let plain = AGGREGATES.iter().copied();
+            let plain = plain.filter(|it| !it.contains("DISTINCT") && !it.contains("FILTER"));
+            pick(random, &plain.collect::<Vec<_>>(), 1).remove(0)
+        }
+    };
+    let clause = |name: &str, of: &[String]| match of.is_empty() {
+        true => String::new(),
+        false => format!("{name} BY {} ", of.join(", ")),
+    };
+    let over = clause("PARTITION", &partition) + &clause("ORDER", &order);
+    let filter = pick(random, &conditions, 1).remove(0);
+    let key = pick(random, &keys, 1).remove(0);
+    let rows =
+        format!("SELECT {key} AS c0, {function} OVER ({over}) AS c1 FROM t {from} WHERE {filter}");
+    let is_rank = ranks.contains(&function.as_str());
+    match random.u8(..3) {
+        0 => rows,
+        1 if is_rank => format!(
+            "SELECT * FROM ({rows}) AS x WHERE c1 <= {}",
+            random.u8(1..9)
+        ),
+        _ => format!(
+            "SELECT c0, count(*) AS c2, min(c1) AS c3, max(c1) AS c4 FROM ({rows}) AS x GROUP BY 1"
+        ),
+    }
+}
+
 /// Returns a random query of groups, or of rows, which are sorted as text by the caller.
 fn query(random: &mut Rng) -> String {
+    if random.u8(..8) == 0 {
+        return windowed(random);
+    }
     let (mut from, mut conditions, mut keys) = ("", CONDITIONS.to_vec(), KEYS.to_vec());
     if random.u8(..3) > 0 {
         let (join, more, more_keys) = *random.choice(JOINS).expect("joins");

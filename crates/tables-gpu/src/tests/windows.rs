@@ -66,6 +66,8 @@ const AGGREGATED: &[&str] = &[
     "SELECT n, count(*) FROM (SELECT dense_rank() OVER (PARTITION BY quantity ORDER BY a) AS n FROM t) AS x GROUP BY n",
     "SELECT label, sum(CAST(n AS bigint)) FROM (SELECT a, rank() OVER (ORDER BY day) AS n FROM t) AS x JOIN d ON a = k GROUP BY label",
     "SELECT day, n FROM (SELECT day, rank() OVER (ORDER BY day DESC) AS n FROM t) AS x ORDER BY n DESC LIMIT 7",
+    "SELECT flag, sum(b), count(*) FROM (SELECT flag, b FROM t WHERE a > 3 ORDER BY moment) AS x GROUP BY flag",
+    "SELECT count(*), max(m) FROM (SELECT a, max(c) AS m FROM (SELECT a, sum(quantity) OVER (PARTITION BY a ORDER BY day) AS c FROM t) AS x GROUP BY a) AS y",
     // Ranks of many rows, and partitions of one row or of all.
     "SELECT sum(quantity) FROM (SELECT quantity, row_number() OVER (PARTITION BY flag ORDER BY moment, b, price) AS n FROM t) AS x WHERE n > 2 AND n < 70000",
     "SELECT max(c), min(c), count(*) FROM (SELECT sum(quantity) OVER (ORDER BY moment, b, price ROWS UNBOUNDED PRECEDING) AS c FROM t) AS x",
