@@ -127,7 +127,7 @@ impl Work {
             let mut search = compiled.selecting.search();
             let selecting = &compiled.selecting;
             let counting = |launch: &mut Launch| {
-                // Rows are selected once they are sorted.
+                // A list with a window is sorted before rows are selected.
                 if compiled.order.is_none() {
                     selecting.count(search.ranks, launch, count, &totals);
                 }
@@ -182,10 +182,10 @@ impl Work {
         }
     }
 
-    /// Sorts a list, and computes the functions over its rows. Returns the sorted list and its number of rows.
+    /// Sorts a list, and computes the window functions over it. Returns the sorted list and its number of rows.
     ///
     /// # Errors
-    /// If there is no room, or the device cannot.
+    /// If there is no room, or the device fails.
     async fn sorted(
         &self,
         order: &Order,

@@ -46,7 +46,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// A slot that no row changes while groups are added.
+    /// A slot that the kernels of a window fill; no row adds to it.
     const COMPUTED: Slot = Slot {
         code: String::new(),
         is_maximum: true,
@@ -142,9 +142,9 @@ pub(crate) struct Compiled {
     pub(crate) mark_words: usize,
     /// The totals of a group. The first is its number of rows.
     pub(crate) totals: Vec<Total>,
-    /// The states of each aggregate, or function of a window.
+    /// The states of each aggregate or window function.
     pub(crate) outputs: Vec<Vec<Column>>,
-    /// What sorts the rows of a list, and computes the functions over them.
+    /// The kernel that sorts the rows of a list and computes window functions; `None` if there is no window.
     pub(crate) order: Option<Order>,
     /// The kernel that selects groups.
     pub(crate) selecting: Selecting,
@@ -187,7 +187,7 @@ pub(crate) struct Slots<'k, 'a> {
     pub(crate) rows: u64,
     /// Whether the function has the group of the row, so that a total is added as soon as it has a slot.
     has_group: bool,
-    /// Index of the first slot that is shared by all who want the same total.
+    /// Index of the first slot that equal totals share. Earlier slots are not reused.
     first_shared: usize,
 }
 
@@ -306,7 +306,7 @@ impl Compiled {
             .min(of_block)
     }
 
-    /// Returns whether the list has all rows whose functions are computed, of which few may be returned.
+    /// Returns whether the list has all rows of window functions, of which few may be returned.
     fn lists_all(&self) -> bool {
         self.order.as_ref().is_some_and(Order::has_functions)
     }
@@ -467,7 +467,7 @@ impl Slots<'_, '_> {
         }
     }
 
-    /// Adds a slot.
+    /// Adds a slot, and returns its index.
     fn push(&mut self, slot: Slot) -> usize {
         let index = self.slots.len();
         if self.has_group {
@@ -477,7 +477,7 @@ impl Slots<'_, '_> {
         index
     }
 
-    /// Returns the slots of the words that rows are sorted by.
+    /// Declares slots for the words that rows are sorted by. Returns each word with its slot.
     fn sort_slots(&mut self, words: Vec<SortWord>) -> Vec<(SortWord, usize)> {
         let slots = words.into_iter().map(|word| {
             let slot = self.slot(None, word.code.clone(), Added::Maximum);
@@ -486,8 +486,11 @@ impl Slots<'_, '_> {
         slots.collect()
     }
 
-    /// Returns the columns of the functions of a window, and the slots that these compute. The totals of a row are
-    /// those of the row alone at first.
+    /// Returns the columns of window functions, and the slots that their kernels use. Until these run, the totals of
+    /// a row are those of the row alone.
+    ///
+    /// # Errors
+    /// If kernels do not compute an aggregate.
     fn window(
         &mut self,
         fragment: &Fragment,
