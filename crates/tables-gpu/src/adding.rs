@@ -8,7 +8,7 @@ use futures_util::future::{BoxFuture, try_join_all};
 use crate::engine::{Launch, Ran};
 use crate::figures::Figures;
 use crate::giving_way::Need;
-use crate::groups::{Groups, Place};
+use crate::groups::{Groups, Place, TOO_MANY_ROWS, listed_max};
 use crate::launches::{InMemory, Joins, last};
 use crate::merge::{added_up, merging};
 use crate::order::Order;
@@ -101,14 +101,15 @@ impl Work {
     }
 
     /// Adds the totals of the next slice in memory of the devices, and counts the groups that are selected. If a hash
-    /// table has no room for them, divides the slice instead, and returns `None`.
+    /// table has no room for them, divides the slice instead, and returns `None`. `leave` tells that the groups leave the
+    /// device.
     ///
     /// # Errors
     /// If the slices are too many, or a device cannot add the totals.
     pub(crate) async fn counted(
         &self,
         ready: &Ready,
-        mut groups: Groups,
+        (mut groups, leave): (Groups, bool),
         slices: &mut VecDeque<Groups>,
         figures: &mut Figures,
     ) -> Result<Option<Counted>> {
@@ -161,7 +162,11 @@ impl Work {
                 if let Some(order) = &compiled.order
                     && totals.counter != 0
                 {
-                    (totals, count) = self.sorted(order, &totals, figures).await?;
+                    let most = match leave && selecting.keeps_all() {
+                        true => listed_max(u64::MAX, &compiled.totals),
+                        false => u64::MAX,
+                    };
+                    (totals, count) = self.sorted((order, most), &totals, figures).await?;
                     groups.count = count as usize;
                 } else if !ran.is_full()
                     && let Some(selected) = search.found(&counts(ran.results()))
@@ -185,16 +190,19 @@ impl Work {
     /// Sorts a list, and computes the window functions over it. Returns the sorted list and its number of rows.
     ///
     /// # Errors
-    /// If there is no room, or the device fails.
+    /// If the list has more than `most` rows, there is no room, or the device fails.
     async fn sorted(
         &self,
-        order: &Order,
+        (order, most): (&Order, u64),
         list: &InMemory,
         figures: &mut Figures,
     ) -> Result<(InMemory, u32)> {
         let engine = self.columns.engine_of(&list.memory);
         let counter = engine.read(&list.memory, 4).await?;
         let rows = counter.first().copied().unwrap_or(0);
+        if u64::from(rows) > most {
+            return Err(Reason::new(TOO_MANY_ROWS));
+        }
         let mut launch = Launch::new(self.options.waits);
         let with = (&*self.columns, figures.used);
         let sorted = order.sort(list, rows.into(), with, &mut launch)?;

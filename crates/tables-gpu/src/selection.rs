@@ -212,6 +212,11 @@ impl Selecting {
         self.writing_as(WRITE_TOTALS).source.to_string()
     }
 
+    /// Returns whether all groups are selected.
+    pub(crate) fn keeps_all(&self) -> bool {
+        self.numbers.is_empty() && self.wanted.is_none()
+    }
+
     /// Begins a search for the groups that are selected.
     pub(crate) fn search(&self) -> Search {
         Search::new(RANK_BITS, self.wanted, MORE_MAX)

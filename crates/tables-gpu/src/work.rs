@@ -186,7 +186,9 @@ impl Work {
     async fn selected(&self, ready: &Ready, figures: &mut Figures) -> Result<Vec<Found>> {
         let (mut slices, mut found) = (self.slices(ready), Vec::new());
         while let Some(groups) = slices.pop_front() {
-            let counted = self.counted(ready, groups, &mut slices, figures).await?;
+            let counted = self
+                .counted(ready, (groups, true), &mut slices, figures)
+                .await?;
             if let Some(counted) = counted {
                 found.push(self.written(ready, &counted, figures).await?);
             }
@@ -222,7 +224,7 @@ impl Work {
         let (mut slices, mut count) = (self.slices(&ready), 0);
         let mut resident = Resident { files: Vec::new() };
         while let Some(groups) = slices.pop_front() {
-            let counted = self.counted(&ready, groups, &mut slices, &mut figures);
+            let counted = self.counted(&ready, (groups, false), &mut slices, &mut figures);
             let Some(counted) = counted.await? else {
                 continue;
             };

@@ -276,7 +276,13 @@ fn a_gpu_keeps_a_key_with_thousands_of_rows_apart() {
     };
     for (index, width) in [Width::Four, Width::Eight].into_iter().enumerate() {
         let side = |rows: u64| -> Vec<(u64, u64)> {
-            let key = |row: u64| if row % 4 == 0 { 7 } else { 1000 + row % 9000 };
+            let key = |row: u64| {
+                if row.is_multiple_of(4) {
+                    7
+                } else {
+                    1000 + row % 9000
+                }
+            };
             (0..rows).map(|row| (key(row), row * row)).collect()
         };
         let (build, probe) = (side(40_000), side(30_000));
