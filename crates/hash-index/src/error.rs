@@ -17,8 +17,8 @@ pub enum IndexError {
         slots: u64,
     },
     /// A row finds no free slot near that of its hash. The caller makes a larger table or, if keys have many rows,
-    /// builds it from the other side. One key has room for as many rows as there are `steps`; many keys that share a
-    /// table at half load, for about a hundred each, because the slots of several keys touch.
+    /// builds it from the other side. A single key with many rows has room for about `steps` rows. If all keys have
+    /// many, each has room for about a hundred at half load, because their clusters merge.
     #[error(
         "no slot is free among the {steps} that a row may take: the table is too full, or keys have too many rows and \
          should be on the probe side"

@@ -23,9 +23,11 @@ use crate::partitions::{JoinMemory, RunShape};
 use crate::shape::{TableShape, Width};
 use crate::workload::{ProbeKeys, Side, Workload};
 
-/// Minimum number of rows of which a thread asks a sieve. If all have one heavy key, it adds them together.
+/// Minimum number of rows that a thread sifts: it adds up consecutive rows of one heavy key before an atomic
+/// operation.
 const SIFTED_ROWS: u64 = 32;
-/// Number of blocks that copy a run to host memory: enough for the rate of the bus, and few beside those that divide.
+/// Number of blocks that copy a run to host memory: enough for the rate of the bus, and few beside the kernels that
+/// divide.
 const BLOCKS_OF_COPY: u64 = 32;
 
 /// A kernel in flight. It owns what the kernel uses; dropping it waits for the kernel.
@@ -55,7 +57,7 @@ impl InFlight {
     /// A fault of the device.
     ///
     /// # Panics
-    /// If that is of another type.
+    /// If the launch used something of another type than `T`.
     pub(crate) fn finish<T: 'static>(mut self) -> Result<Box<T>, DeviceFault> {
         self.event.wait()?;
         let used = std::mem::replace(&mut self.used, Box::new(()));
@@ -262,7 +264,7 @@ unsafe fn launch<A: KernelArguments>(
     }
 }
 
-/// Queues a kernel that asks a sieve which rows of a run of a side are divided.
+/// Queues a kernel that tells which rows of a run of a side a sieve keeps.
 pub(crate) fn sift(
     cuda: &mut Cuda,
     (sieve, side): (&Sieve, Side),
@@ -286,8 +288,8 @@ pub(crate) fn sift(
     unsafe { launch(cuda, (&kernel, &shape), &arguments, used, stream) }
 }
 
-/// Queues a kernel that copies the used bytes of a run, which its last slice tells, to pinned host memory. The result
-/// owns a [`UsedToWrite`].
+/// Queues a kernel that copies the used bytes of a run to pinned host memory: those up to the end of its last slice.
+/// The result owns a [`UsedToWrite`].
 pub(crate) fn write_run(
     cuda: &mut Cuda,
     (from, last): (&DeviceView<u8>, &DeviceView<Slice>),

@@ -3,10 +3,10 @@
 //!
 //! Keys and payloads are columns of unsigned numbers of 4 or 8 bytes; a composite key is two numbers of 8 bytes. A
 //! [`TableShape`] names one of three layouts: an array by key for dense keys that occur once, linear probing, and
-//! buckets of 64 bytes. Composite keys need linear probing. [`IndexBuilder`] and
-//! [`HashIndex`] are tables on a GPU, [`HostIndex`] is the same table in host memory, built and probed by all cores.
-//! [`HostPartitions`] divides both sides into partitions whose tables fit in the caches of a core. A probe adds up the
-//! matches: their number, and the sums of the payloads of both sides.
+//! buckets of 64 bytes. Composite keys need linear probing. [`IndexBuilder`] and [`HashIndex`] are tables on a GPU,
+//! [`HostIndex`] is the same table in host memory, built and probed by all cores. [`HostPartitions`] divides both
+//! sides into partitions whose tables fit in the caches of a core. A probe adds up the matches: their number, and the
+//! sums of the payloads of both sides.
 //!
 //! [`Workload`] generates the sides of a join, on a device or on the host, and computes the answer by its formulas.
 #![deny(unsafe_code)]

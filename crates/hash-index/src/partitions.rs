@@ -93,7 +93,7 @@ pub struct Slices {
     slices: DeviceView<Slice>,
     /// Where the next row of each partition goes, while a run is divided.
     next: DeviceView<u32>,
-    /// What is asked of rows of this side before they are divided.
+    /// Drops rows of this side before they are divided.
     sieve: Option<(Sieve, Side)>,
 }
 

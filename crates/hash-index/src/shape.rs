@@ -6,8 +6,8 @@ use std::ops::Range;
 const SLOTS_MIN: u64 = 32;
 
 /// Maximum slots that a row of a table with linear probing may be away from the slot of its hash. At half the slots,
-/// rows with different keys are at most a few hundred slots away. Rows of several keys with many rows push each other
-/// on: together, they may have less room than one key.
+/// rows with different keys are at most a few hundred slots away. The clusters of keys with many rows merge, so that
+/// each of several such keys has room for fewer rows than a single one.
 pub(crate) const STEPS_MAX: u64 = 4096;
 
 /// Bytes of a bucket: a cache line of the processor, two sectors of a GPU.
@@ -65,7 +65,7 @@ impl Width {
     /// Asserts that keys are single numbers.
     ///
     /// # Panics
-    /// If they are composite. `what` is named as that which does not support them.
+    /// If they are composite. The message says that `what` does not support them.
     pub fn assert_is_single(self, what: &str) {
         let is_single = self != Width::Composite;
         assert!(is_single, "{what} do not support composite keys");

@@ -73,7 +73,7 @@ pub enum ProbeKeys {
 /// A join of generated rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
-    /// Bytes of a key, and of a payload. A composite key is made of a number, which is meant by "key" below.
+    /// Bytes of a key, and of a payload. Below, "key" also means the number of which a composite key is made.
     pub width: Width,
     /// Rows of the build side; at most 2^32 with keys of 4 bytes, half as many if rows may have no match.
     pub build_rows: u64,
@@ -106,7 +106,7 @@ impl Workload {
         }
     }
 
-    /// Returns the key with a number; if it is composite, its first number is the lower half.
+    /// Returns the key that is made of a number. The lower half of a composite key is its first number.
     pub(crate) fn key(&self, number: u64) -> u128 {
         match self.width {
             Width::Four | Width::Eight => number.into(),
@@ -118,7 +118,8 @@ impl Workload {
         }
     }
 
-    /// Returns key and payload of a row; of a composite key, its number. Payloads are cut off to the width.
+    /// Returns key and payload of a row; for a composite key, the number of which it is made. Payloads are truncated
+    /// to the width.
     pub fn row(&self, side: Side, row: u64) -> (u64, u64) {
         self.row_by(self.zipf().as_ref(), side, row)
     }

@@ -1,9 +1,10 @@
 //! Joins of sides that lie in the memory of several GPUs, each of which has some rows of both.
 //!
-//! In partitions: each GPU divides its rows, then joins some of the partitions, whose rows it reads from all GPUs. With
-//! one table in memory that is interleaved over the GPUs: each inserts and probes its rows (Lutz et al., SIGMOD 2020,
-//! section 6.3), or all GPUs read all rows, and each takes those whose search begins in its own memory. With a table on
-//! each GPU, which has the build rows of all: each probes its own with its rows, also without peer access.
+//! In partitions: each GPU divides its rows, then joins some of the partitions, whose rows it reads from all GPUs.
+//! With one table in memory that is interleaved over the GPUs: each inserts and probes its rows (Lutz et al., SIGMOD
+//! 2020, section 6.3), or all GPUs read all rows, and each takes those whose search begins in its own memory. With a
+//! replicated table: each GPU has a table of all build rows and probes it with its own rows, also without peer
+//! access.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -37,7 +38,7 @@ const BITS_MAX: u32 = 10;
 const STEPS_QUEUED: usize = 4;
 /// Number of rounds of all lanes after which a join looks whether it is stopped.
 const ROUNDS_OF_JOB: usize = 32;
-/// Maximum number of rows of another GPU that are copied at once, without peer access.
+/// Maximum number of rows that a GPU without peer access copies from another at once.
 pub(crate) const COPIED_ROWS: u64 = 1 << 20;
 
 /// The rows of both sides that each GPU has in its memory.
@@ -89,7 +90,7 @@ fn at_once<I: Send, T: Send>(
 /// Joins sides, whose rows are of this width, in partitions. Blocks; must not be called on an async worker thread or on
 /// a device's thread.
 ///
-/// No key is kept apart, and there is no filter, unlike in a [`PartitionedJoin`](crate::PartitionedJoin). Beside the
+/// Unlike [`PartitionedJoin`](crate::PartitionedJoin), it keeps no heavy keys apart and has no filter. Beside the
 /// sides, each GPU needs memory for its rows once more, and for four tables.
 ///
 /// # Errors
@@ -97,7 +98,7 @@ fn at_once<I: Send, T: Send>(
 /// ([`IndexError::ChainTooLong`]), the join is stopped, or a device is lost.
 ///
 /// # Panics
-/// If there is no GPU, the sides have not as many parts, or keys are composite.
+/// If there is no GPU, a side has not one part for each GPU, or keys are composite.
 pub fn join_in_partitions(
     devices: &[Arc<Device>],
     width: Width,
@@ -290,19 +291,19 @@ fn join_some(
     })
 }
 
-/// Joins sides, whose rows are of this width, with a table on each GPU that has the build rows of all. Blocks; must not
-/// be called on an async worker thread or on a device's thread.
+/// Joins sides, whose rows are of this width, with a table of all build rows on each GPU. Blocks; must not be called
+/// on an async worker thread or on a device's thread.
 ///
-/// Each GPU builds its table with linear probing, and probes it with its own rows. It reads the build rows of others
-/// where they are; without peer access it copies them, some at a time, through the host. Beside the sides, each GPU
-/// needs memory for the table and for two of these copies.
+/// Each GPU builds its table with linear probing, and probes it with its own rows. Its kernels read the build rows of
+/// the other GPUs where they are. Without peer access, it copies them through the host, at most 2^20 rows at a time.
+/// Beside the sides, each GPU needs memory for the table, and without peer access for two of these copies.
 ///
 /// # Errors
 /// If device memory is too small, keys have too many rows ([`IndexError::ChainTooLong`]), the join is stopped, or a
 /// device is lost.
 ///
 /// # Panics
-/// If there is no GPU, or the sides have not as many parts.
+/// If there is no GPU, or a side has not one part for each GPU.
 pub fn join_replicated(
     devices: &[Arc<Device>],
     width: Width,
@@ -331,7 +332,7 @@ pub fn join_replicated(
 /// Builds a table of the rows of all GPUs on the GPU with this index, whose own rows come first.
 ///
 /// # Errors
-/// As for [`join_replicated`], and if the crew must end.
+/// As for [`join_replicated`], and if another GPU's work has failed.
 fn table_of_all(
     crew: &Crew<'_>,
     (devices, gpu): (&[Arc<Device>], usize),
@@ -366,8 +367,8 @@ fn table_of_all(
     on_gpu(device, move |cuda| builder.finish(cuda))
 }
 
-/// Copies rows of another GPU to memory of this device. Blocks. The stream is that of the inserts, so that the insert
-/// before has ended, too, and at most two copies exist.
+/// Copies rows of another GPU to memory of this device. Blocks. The copy is on the stream of the inserts: when it is
+/// done, the earlier insert is too, so that at most two copies exist.
 fn copied(cuda: &Cuda, rows: &DeviceRows) -> Result<DeviceRows, JobError> {
     let column = |column: &Column| -> Result<Column, JobError> {
         let Column::Device(from) = column else {
@@ -383,7 +384,7 @@ fn copied(cuda: &Cuda, rows: &DeviceRows) -> Result<DeviceRows, JobError> {
     })
 }
 
-/// Probes tables, each with some rows that its GPU reaches. Returns the matches of all. Blocks.
+/// Probes each table with rows that its GPU reaches. Returns the matches of all. Blocks.
 ///
 /// # Errors
 /// If the join is stopped, or a device is lost.

@@ -5,22 +5,22 @@ use forebay_hash_index::{HostRows, Width};
 
 /// Maximum number of heavy keys of a join.
 pub(crate) const HEAVY_KEYS_MAX: usize = 2048;
-/// Maximum numbers of sampled rows: at first, and again if a table has no room for the rows of keys that the first
-/// sample missed. A sampled row takes 8 bytes of host memory, and a heavy key that the sample shows 16: at most 256 MiB
-/// in all.
+/// Maximum numbers of sampled rows: of the first sample, and of a second one if a table has no room for the rows of
+/// keys that the first missed. A sampled row takes 8 bytes of host memory, and a candidate for a heavy key 16: at
+/// most 256 MiB in all.
 pub(crate) const SAMPLES: [u64; 2] = [1 << 18, 1 << 24];
-/// Number of sampled rows after which a join looks whether it is stopped.
+/// Number of sampled rows between two checks of whether the join is stopped.
 const ROWS_OF_CHECK: usize = 1 << 16;
-/// Minimum number of rows of a heavy key, if the sample can tell it. A table may have many keys with fewer rows, whose
-/// slots touch: in a simulated table of 2^25 slots at half load, each key with 64 rows, a row is at most 2,645 slots
-/// away from that of its hash. The limit is 4,096.
+/// Minimum number of rows of a heavy key, as estimated from the sample. A table may have many keys with fewer rows,
+/// whose clusters merge. In a simulated table of 2^25 slots at half load, with 64 rows of each key, a row is at most
+/// 2,645 slots away from the slot of its hash. The limit is 4,096.
 const HEAVY_ROWS: u64 = 64;
-/// Minimum number of sampled rows of a heavy key: with fewer, many other keys would be taken for heavy ones.
+/// Minimum number of sampled rows of a heavy key. With fewer, many other keys would be false positives.
 const SAMPLED_ROWS: u64 = 4;
 
-/// Returns the heavy keys of a build side in ascending order, judged by at most `sample` of its rows: those with the
-/// most rows, if there are more than [`HEAVY_KEYS_MAX`]. 2^64 - 1 is never among them, because a table has room for
-/// any number of its rows.
+/// Returns the heavy keys of a build side in ascending order, as estimated from at most `sample` of its rows. If
+/// there are more than [`HEAVY_KEYS_MAX`], it returns those with the most rows. 2^64 - 1 is never among them, because
+/// a table keeps the rows of this key aside, and so has room for any number of them.
 ///
 /// # Errors
 /// If the join is stopped before the sample is complete.
@@ -45,7 +45,8 @@ pub(crate) fn heavy_keys(
     Ok(heavy)
 }
 
-/// Returns the keys of at most `sample` rows: of a random one in each of as many equal parts.
+/// Returns the keys of at most `sample` rows: the side is divided into equal parts, and a random row of each is
+/// taken.
 ///
 /// # Errors
 /// If the join is stopped.

@@ -37,9 +37,9 @@ pub(crate) type Spill = HostRegistration<AlignedBytes>;
 /// Makes the file of runs in a folder.
 pub(crate) type MakeFile = fn(&Path) -> Result<DataFile, FileError>;
 
-/// Joins of sides in pinned host memory, by partitions on a GPU. It holds the memory of runs and tables for several
-/// joins. Each join takes the rest of the device memory that the plan counts: for the filter, for heavy keys, and for
-/// where rows are in runs.
+/// Joins of sides in pinned host memory, by partitions on a GPU. It keeps the memory of runs and tables from one join
+/// to the next. Each join allocates the rest of the device memory that the plan counts: for the filter, for heavy
+/// keys, and for the slices of runs.
 #[derive(Debug)]
 pub struct PartitionedJoin {
     device: Arc<Device>,
@@ -100,7 +100,7 @@ pub struct JoinReport {
     pub join: Duration,
     /// Number of tables that were built.
     pub tables: usize,
-    /// Number of keys with so many rows on the build side that all their rows were kept apart.
+    /// Number of heavy keys, whose rows on both sides were kept apart.
     pub heavy_keys: usize,
     /// Number of rows of the probe side that the filter dropped, without those of heavy keys.
     pub filtered_rows: u64,
@@ -122,8 +122,8 @@ pub fn on_gpu<T: Send + 'static>(
 }
 
 impl PartitionedJoin {
-    /// Takes the memory of runs and tables: device memory and a ring on this GPU, and pinned host memory to which runs
-    /// spill ([`JoinPlan::host_bytes`]). Blocks.
+    /// Takes the memory of runs and tables: device memory and a ring on this GPU, and pinned host memory to which
+    /// runs spill ([`JoinPlan::host_bytes`]). Blocks.
     ///
     /// # Errors
     /// If memory of the device or the host is too small or cannot be pinned, or the device is not a GPU or is lost.
@@ -164,15 +164,16 @@ impl PartitionedJoin {
     /// Joins both sides. Blocks; must not be called on an async worker thread or on a device's thread. Runs on disk are
     /// in an unnamed file, whose disk space is freed after the call or when the process ends.
     ///
-    /// Keys with at least 64 rows on the build side are kept apart if a sample of its rows shows them: at most 2,048
-    /// keys, those with the most rows. If a table has no room for the rows of others, the join takes a larger sample,
-    /// and begins again if that shows other keys. The larger sample takes up to 256 MiB of host memory.
+    /// Heavy keys are kept apart: those with at least 64 rows on the build side, as estimated from a sample of its
+    /// rows. There are at most 2,048, those with the most rows. If a table has no room for the rows of other keys,
+    /// the join takes a larger sample, and starts again if that shows other heavy keys. The larger sample takes at
+    /// most 256 MiB of host memory.
     ///
     /// # Errors
     /// The first error: if keys that are not kept apart have too many rows in one table
     /// ([`IndexError::ChainTooLong`]), device memory is too small, the join is stopped, the disk is full or fails, or
-    /// the device is lost; after a join that failed, also if the host cannot pin as much memory again. A later call can
-    /// succeed, unless the device is lost.
+    /// the device is lost; after a join that failed, also if the host cannot pin as much memory again. A later call
+    /// can succeed, unless the device is lost.
     ///
     /// # Panics
     /// If a side has other rows than the plan says.
@@ -201,8 +202,8 @@ impl PartitionedJoin {
         }
     }
 
-    /// Joins both sides, with these keys kept apart. Takes device memory before the pinned host memory, which a join
-    /// that fails later does not keep.
+    /// Joins both sides, with these keys kept apart. Allocates device memory before it takes the pinned host memory,
+    /// because the join frees the pinned memory if it fails later.
     fn run_apart(
         &mut self,
         heavy_keys: &[u64],
@@ -238,7 +239,7 @@ impl PartitionedJoin {
         })
     }
 
-    /// Takes device memory for a sieve with these heavy keys; `None` if it would drop no row.
+    /// Allocates a sieve with these heavy keys, in device memory; `None` if it would drop no row.
     fn sieve(&self, heavy_keys: &[u64]) -> Result<Option<Sieve>, JoinError> {
         let (run, filter_rows) = (self.plan.run, self.plan.filter_rows());
         if heavy_keys.is_empty() && filter_rows.is_none() {
@@ -251,7 +252,7 @@ impl PartitionedJoin {
         })
     }
 
-    /// Reads what a sieve did after both sides were divided. Frees its memory.
+    /// Returns the results of a sieve, after both sides were divided, and frees its memory.
     fn sifted(&self, sieve: Option<Sieve>) -> Result<Sifted, JoinError> {
         let Some(sieve) = sieve else {
             return Ok(Sifted::default());

@@ -5,12 +5,12 @@
 //! memory: the copy engine writes them back to pinned host memory, while the next chunks arrive. Runs that do not fit
 //! there pass through it to a file. Then each partition is joined by a table in device memory; kernels read its rows
 //! where they are, and rows of the file from pinned copies. So each row crosses the bus three times at most, in both
-//! directions at once during the first pass. Rows of keys of which the build side has many rows, and those that a
-//! filter of its keys drops, cross it once. The method is that of Triton (Lutz et al., SIGMOD 2022), whose
+//! directions at once during the first pass. Rows of heavy keys, of which the build side has many rows, and rows that
+//! a Bloom filter drops, cross it once. The method is that of Triton (Lutz et al., SIGMOD 2022), whose
 //! partitions lie in host memory that a GPU reaches through NVLink.
 //!
-//! [`join_in_partitions`], [`join_replicated`] and [`InterleavedJoin`] join sides of which each of several GPUs has some
-//! rows.
+//! [`join_in_partitions`], [`join_replicated`] and [`InterleavedJoin`] join sides of which each of several GPUs has
+//! some rows.
 //!
 //! [`CoProcessing`] joins sides in pinned host memory by the CPU and GPUs together.
 //!

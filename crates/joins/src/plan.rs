@@ -182,8 +182,8 @@ impl JoinPlan {
         self.run.partitions()
     }
 
-    /// Returns the bytes of the room of the runs that spill, in host memory or on disk: for all their rows, also those
-    /// that a filter will drop.
+    /// Returns the bytes of the room of the runs that spill, in host memory or on disk: for all their rows, also
+    /// those that a filter will drop.
     pub fn spill_bytes(&self) -> u64 {
         (self.runs.iter().sum::<usize>() - self.resident) as u64 * self.run_bytes()
     }

@@ -54,15 +54,15 @@ fn with_inputs(plan: &Plan, inputs: Vec<Plan>) -> Result<Plan> {
     Arc::clone(plan).replace_children(inputs, options)
 }
 
-/// Returns a plan whose operator of a device tests those of the conditions on its rows that it can test.
-/// `is_complete` tells that these are all that the plan above keeps.
+/// Returns a plan whose operator of a device tests as many of the conditions `all` on its rows as it can; `None` if
+/// it can test none. `is_complete` tells that the plan above keeps all rows that satisfy them.
 fn with_conditions(plan: &Plan, all: &Exprs, is_complete: bool) -> Option<Plan> {
     if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
         let columns = projection.expr().iter().map(|it| Arc::clone(&it.expr));
         let columns: Exprs = columns.collect();
         let all = all.iter().map(|it| over_rows(it, &columns));
         let all = all.collect::<std::result::Result<Exprs, _>>().ok()?;
-        // Only the operator above a filter asks whether the conditions are complete.
+        // Only an operator right above the filter uses whether the conditions are complete.
         let input = with_conditions(projection.input(), &all, false)?;
         return with_inputs(plan, vec![input]).ok();
     }
@@ -128,7 +128,7 @@ struct Digits {
 /// Returns the digits of numbers that kernels compare.
 fn digits(data_type: &DataType) -> Option<Digits> {
     let (before, behind) = match data_type {
-        // Unsigned are the numbers and ranks of rows, which have fewer digits than there may be.
+        // Kernels have only unsigned numbers below 2^63, which have at most 19 digits.
         DataType::Int64 | DataType::UInt64 => (19, 0),
         DataType::Decimal128(digits, behind) => {
             let behind = u8::try_from(*behind).ok()?;

@@ -101,8 +101,8 @@ impl Work {
     }
 
     /// Adds the totals of the next slice in memory of the devices, and counts the groups that are selected. If a hash
-    /// table has no room for them, divides the slice instead, and returns `None`. `leave` tells that the groups leave the
-    /// device.
+    /// table has no room for them, divides the slice instead, and returns `None`. `leave` tells that the groups leave
+    /// the device.
     ///
     /// # Errors
     /// If the slices are too many, or a device cannot add the totals.
@@ -114,7 +114,6 @@ impl Work {
         figures: &mut Figures,
     ) -> Result<Option<Counted>> {
         let (compiled, waits) = (&*ready.compiled, self.options.waits);
-        let room = self.columns.room_of_tables(ready.spread.devices[0]);
         figures.group_slices += 1;
         'groups: loop {
             let devices = ready.spread.devices.iter();
@@ -128,7 +127,7 @@ impl Work {
             let mut search = compiled.selecting.search();
             let selecting = &compiled.selecting;
             let counting = |launch: &mut Launch| {
-                // Rows are selected once they are sorted.
+                // A list with a window is sorted before rows are selected.
                 if compiled.order.is_none() {
                     selecting.count(search.ranks, launch, count, &totals);
                 }
@@ -146,27 +145,16 @@ impl Work {
             };
             loop {
                 if ran.is_full() && !groups.has_enough() {
-                    let grown = groups.grow(&compiled.totals, room);
-                    compiled.needed.put_slots(groups.count);
-                    if let Err(reason) = grown {
-                        let count = (figures.group_slices + slices.len()) as u64;
-                        let halves = groups.halves().filter(|_| count < ready.slices_max());
-                        figures.group_slices -= 1;
-                        for half in halves.ok_or(reason)? {
-                            slices.push_front(half);
-                        }
-                        return Ok(None);
+                    match self.grown(ready, &mut groups, slices, figures)? {
+                        true => continue 'groups,
+                        false => return Ok(None),
                     }
-                    continue 'groups;
                 }
                 if let Some(order) = &compiled.order
                     && totals.counter != 0
                 {
-                    let most = match leave && selecting.keeps_all() {
-                        true => listed_max(u64::MAX, &compiled.totals),
-                        false => u64::MAX,
-                    };
-                    (totals, count) = self.sorted((order, most), &totals, figures).await?;
+                    let all = (leave && selecting.keeps_all()).then_some(&*compiled.totals);
+                    (totals, count) = self.sorted((order, all), &totals, figures).await?;
                     groups.count = count as usize;
                 } else if !ran.is_full()
                     && let Some(selected) = search.found(&counts(ran.results()))
@@ -187,21 +175,49 @@ impl Work {
         }
     }
 
-    /// Sorts a list of at most `most` rows, and computes the functions over them. Returns the sorted list and its number
-    /// of rows.
+    /// Gives a hash table or a list that was full more slots. Returns whether it has more; if not, the slice is
+    /// divided.
     ///
     /// # Errors
-    /// If there are more rows, there is no room, or the device cannot.
+    /// If there is no room for more slots, and the slice cannot be divided.
+    fn grown(
+        &self,
+        ready: &Ready,
+        groups: &mut Groups,
+        slices: &mut VecDeque<Groups>,
+        figures: &mut Figures,
+    ) -> Result<bool> {
+        let compiled = &ready.compiled;
+        let room = self.columns.room_of_tables(ready.spread.devices[0]);
+        let grown = groups.grow(&compiled.totals, room);
+        compiled.needed.put_slots(groups.count);
+        let Err(reason) = grown else {
+            return Ok(true);
+        };
+        let count = (figures.group_slices + slices.len()) as u64;
+        let halves = groups.halves().filter(|_| count < ready.slices_max());
+        figures.group_slices -= 1;
+        for half in halves.ok_or(reason)? {
+            slices.push_front(half);
+        }
+        Ok(false)
+    }
+
+    /// Sorts a list, and computes the window functions over it. Returns the sorted list and its number of rows. If all
+    /// its rows leave the device, `all` are the totals of a row.
+    ///
+    /// # Errors
+    /// If too many rows leave the device, there is no room, or the device fails.
     async fn sorted(
         &self,
-        (order, most): (&Order, u64),
+        (order, all): (&Order, Option<&[Total]>),
         list: &InMemory,
         figures: &mut Figures,
     ) -> Result<(InMemory, u32)> {
         let engine = self.columns.engine_of(&list.memory);
         let counter = engine.read(&list.memory, 4).await?;
         let rows = counter.first().copied().unwrap_or(0);
-        if u64::from(rows) > most {
+        if all.is_some_and(|totals| u64::from(rows) > listed_max(rows.into(), totals)) {
             return Err(Reason::new(TOO_MANY_ROWS));
         }
         let mut launch = Launch::new(self.options.waits);

@@ -75,7 +75,7 @@ pub(crate) fn of_aggregate(aggregate: &Aggregate) -> String {
     }
 }
 
-/// Returns the aggregate, or the function of a window, that is this column behind the keys.
+/// Returns the text of the aggregate or window function whose column has this index behind the keys.
 pub(crate) fn of_function(fragment: &Fragment, index: usize) -> String {
     if let Some(aggregate) = fragment.aggregate_at(index) {
         return of_aggregate(aggregate);
@@ -85,7 +85,7 @@ pub(crate) fn of_function(fragment: &Fragment, index: usize) -> String {
     function.map_or_else(String::new, |it| it.name().to_owned())
 }
 
-/// Returns what rows are sorted by, and the functions over them.
+/// Returns the text of what rows are sorted by, and of the window functions over them.
 pub(crate) fn of_window(fragment: &Fragment, window: &Window) -> String {
     let order = |by: &PhysicalSortExpr| {
         let direction = if by.options.descending { " DESC" } else { "" };

@@ -131,7 +131,7 @@ pub(crate) struct KernelLaunch {
     pub(crate) own_slice: Slice,
     /// Memory that is 0 before the kernel runs.
     pub(crate) zeroed: Option<(Memory, u64)>,
-    /// Whether the kernels before it end first, so that a query that is cancelled ends there.
+    /// Whether the launch waits for its earlier kernels before this one, so that a cancelled query ends there.
     pub(crate) may_stop: bool,
     /// Number of groups, and bytes of shared memory of a block for their totals.
     pub(crate) groups: u32,

@@ -185,7 +185,7 @@ pub(crate) struct Fragment {
     pub(crate) is_listed: bool,
     /// The rows that the plan above keeps of a list.
     pub(crate) limit: Limit,
-    /// How the rows of a list are sorted, and the functions over them, which are its columns behind the keys.
+    /// The order of the rows of a list, and the window functions over them: its columns behind the keys.
     pub(crate) window: Option<Window>,
     /// Whether the states of aggregates are returned, not their values.
     pub(crate) returns_states: bool,

@@ -505,7 +505,8 @@ impl FragmentJob {
         self.go_on(cuda, running)
     }
 
-    /// Starts the kernels up to the next slice of tables or step of a sort, so that a query that is cancelled ends there.
+    /// Starts the kernels up to the next slice of tables or step of a sort, so that a query that is cancelled ends
+    /// there.
     fn go_on(&mut self, cuda: &mut Cuda, mut running: Running) -> Result<Step, JobError> {
         let first = running.next;
         let mut left = running.kernels.iter().enumerate().skip(first);

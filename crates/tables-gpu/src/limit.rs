@@ -51,6 +51,14 @@ impl Limit {
         }
     }
 
+    /// Returns how many rows are wanted, if any of them are.
+    pub(crate) fn enough(&self) -> Option<u64> {
+        match self {
+            Limit::Any(count) => Some(*count),
+            Limit::None | Limit::First { .. } => None,
+        }
+    }
+
     /// Returns the expressions that rows are ordered by.
     pub(crate) fn exprs(&self) -> impl Iterator<Item = &Arc<dyn PhysicalExpr>> {
         let by = match self {
@@ -156,7 +164,7 @@ impl Code<'_, '_> {
         })
     }
 
-    /// Declares the words by which the rows of a window are sorted.
+    /// Declares the words that order the rows of a window.
     ///
     /// # Errors
     /// If kernels cannot compute what rows are sorted by.
@@ -169,13 +177,13 @@ impl Code<'_, '_> {
             }
             let last = rank.count - 1;
             let bits = i128::BITS - last.leading_zeros();
-            // Rows are sorted from the least word on.
+            // A rank is greater if the row comes first; words are sorted in ascending order.
             let last = 2 * self.draft.uses.constant(last)?;
             let code = format!("(f.constants[{last}] - ({}))", rank.code);
             match words.last_mut() {
                 Some(word) if word.bits + bits <= u64::BITS => {
                     let shift = 2 * self.draft.uses.constant(bits.into())?;
-                    // A number of 64 bits is not shifted by as many.
+                    // C++ does not define a shift of 64 bits; a word without bits needs none.
                     if word.bits > 0 {
                         word.code = format!("({} << f.constants[{shift}] | {code})", word.code);
                     } else {
@@ -203,7 +211,7 @@ impl Code<'_, '_> {
         Ok(words)
     }
 
-    /// Declares the rank of a row by one expression, exact if there are at most this many ranks.
+    /// Declares the rank of a row by one expression: exact if there are at most `most` ranks.
     fn rank(&mut self, by: &PhysicalSortExpr, most: i128) -> Result<Rank> {
         let mut value = match self.value(&by.expr) {
             Ok(value) => value,

@@ -56,7 +56,7 @@ struct OfColumn {
 }
 
 impl OfColumn {
-    /// Returns what the tasks share that read a column of a file.
+    /// Returns what the tasks that read a column of a file share. The file is read in `ranges` ranges.
     fn of_file(
         wanted: &Arc<dyn PhysicalExpr>,
         ranges: u64,
@@ -77,8 +77,8 @@ impl OfColumn {
         })
     }
 
-    /// Appends values to those of a packer. The inner error tells why they cannot be packed. A thread for work that
-    /// blocks numbers texts of which there may be many.
+    /// Appends values to those of a packer. The inner error tells why they cannot be packed. If the dictionary has
+    /// shards, a blocking thread numbers the texts.
     async fn push(
         self: &Arc<Self>,
         packer: &mut Packer,
@@ -93,7 +93,7 @@ impl OfColumn {
         Ok(pushed.map(|pushed| *packer = pushed))
     }
 
-    /// Returns the texts that have numbers, and forgets them. A thread for work that blocks joins those of shards.
+    /// Takes the texts that have numbers. A blocking thread joins the texts of several shards.
     async fn take_texts(self: &Arc<Self>) -> Result<Arc<Texts>, Failed> {
         let texts = match self.texts.has_shards() {
             true => {
@@ -117,7 +117,7 @@ impl OfColumn {
     }
 }
 
-/// Ends the dictionaries of a load when it is dropped, as threads for work that blocks may still add texts to them.
+/// Ends the dictionaries of a load when it is dropped, because blocking threads may still add texts to them.
 struct EndOnDrop(Vec<Arc<OfColumn>>);
 
 impl Drop for EndOnDrop {

@@ -43,7 +43,7 @@ pub(crate) struct GpuFragmentExec {
     /// Whether the input must not run: the plan was kept, so that the query is planned again instead, or the CPU has
     /// a better plan.
     is_kept: bool,
-    /// Whether the rows have no order, though those of the CPU's operator have.
+    /// Whether the rows have no order, although those of the CPU's operator have one.
     is_unordered: bool,
     /// Whether the plans have run.
     have_plans_run: Arc<AtomicBool>,

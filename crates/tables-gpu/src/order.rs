@@ -1,9 +1,10 @@
-//! The kernels that sort the rows of a list in memory of a device, and compute the functions of a window over them.
+//! The kernels that sort the rows of a list in device memory, and compute window functions over them.
 //!
-//! While a list is made, each row gets words that order as it does. A radix sort (Knuth, *The Art of Computer
-//! Programming*, volume 3, 5.2.5) puts their numbers in order, a digit of eight bits after the other, and the rows are
-//! copied in this order. The functions are then known by one scan: the state behind a row is made of that of the row
-//! before and of the row's own totals (Blelloch, *Prefix sums and their applications*, 1990).
+//! While a list is made, each row gets words that compare as the row does. A radix sort (Knuth, *The Art of Computer
+//! Programming*, volume 3, 5.2.5) sorts the numbers of the rows by these words, by eight bits at a time, the least
+//! significant first. The rows are then copied in this order. One segmented scan gives the functions: the state after
+//! a row is that of the row before, combined with the row's own totals (Blelloch, *Prefix sums and their
+//! applications*, 1990).
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -22,13 +23,13 @@ use crate::window::{Frame, Window};
 
 type Result<T> = std::result::Result<T, Reason>;
 
-/// Stripes of the list, and bits of a digit, as in `order.cuh`.
+/// Maximum number of stripes of a list, and bits of a digit, as in `order.cuh`.
 const STRIPES_MAX: u64 = 512;
 const DIGIT_BITS: u32 = 8;
 const DIGITS: u64 = 1 << DIGIT_BITS;
-/// Rows from which on a sort may be cancelled between its passes, which take a millisecond or more.
+/// Minimum number of rows of a sort that can be cancelled between passes: each takes a millisecond or more.
 const ROWS_TO_STOP: u64 = 1 << 24;
-/// Maximum number of words of a state: those of all threads of a block are in its shared memory.
+/// Maximum number of words of a state: the states of all threads of a block are in its shared memory.
 const STATE_WORDS_MAX: usize = 14;
 /// Alignment of an array.
 const ALIGNMENT: u64 = 256;
@@ -47,39 +48,41 @@ enum Step {
     Spread,
 }
 
-/// A word of a row by which rows are sorted. The first is the most significant.
+/// A word of a row that orders it. The first word is the most significant.
 #[derive(Debug, Clone)]
 pub(crate) struct SortWord {
     /// The code of the word.
     pub(crate) code: String,
-    /// How many bits it has, and how many of the low ones are not of the partition, and not of peers.
+    /// Number of bits.
     pub(crate) bits: u32,
+    /// Number of low bits that may differ within a partition.
     pub(crate) not_of_partition: u32,
+    /// Number of low bits that may differ among peers.
     pub(crate) not_of_peers: u32,
 }
 
-/// The slots of a row that a window computes.
+/// The slots of a row that a window uses.
 #[derive(Debug, Default)]
 pub(crate) struct OrderSlots {
     /// The words that rows are sorted by.
     pub(crate) words: Vec<(SortWord, usize)>,
-    /// The totals of aggregates.
+    /// The slots of the totals of aggregates.
     pub(crate) states: Range<usize>,
     pub(crate) row_number: Option<usize>,
     pub(crate) rank: Option<usize>,
     pub(crate) dense_rank: Option<usize>,
-    /// Where the first row of the frame is, if the last is not the row itself.
+    /// Place of the first peer or of the first row of the partition; `None` if frames end with the current row.
     pub(crate) start: Option<usize>,
 }
 
-/// The kernel of all steps, for lists of one shape.
+/// The kernel of all steps, for lists whose rows have the same words.
 #[derive(Debug)]
 pub(crate) struct Order {
     program: Program,
     /// The index of each word that rows are sorted by.
     words: Vec<(SortWord, usize)>,
     has_functions: bool,
-    /// Whether rows get the totals of the last row of their partition, or of their peers.
+    /// Whether rows get the totals of the last row of their partition, or of their last peer.
     spreads: bool,
     /// Number of words of a row, and of the totals of a state.
     row_words: usize,
@@ -87,11 +90,23 @@ pub(crate) struct Order {
 }
 
 impl Order {
+    /// Writes the kernel for rows with these totals, if they have a window.
+    ///
+    /// # Errors
+    /// If the functions have too many totals.
+    pub(crate) fn of(
+        window: Option<(&Window, OrderSlots)>,
+        totals: &[Total],
+    ) -> Result<Option<Order>> {
+        let order = window.map(|(window, slots)| Order::new(window, slots, totals));
+        order.transpose()
+    }
+
     /// Writes the kernel for rows with these totals.
     ///
     /// # Errors
     /// If the functions have too many totals.
-    pub(crate) fn new(window: &Window, slots: OrderSlots, totals: &[Total]) -> Result<Order> {
+    fn new(window: &Window, slots: OrderSlots, totals: &[Total]) -> Result<Order> {
         let states = &totals[slots.states.clone()];
         let first = states.first().map_or(0, |it| it.word);
         let state_words = group_words(states).saturating_sub(first);
@@ -119,7 +134,7 @@ impl Order {
         ] {
             let _ = writeln!(text, "constexpr u32 {name} = {value};");
         }
-        // Instead of the index of a word.
+        // The index of a word that rows do not have.
         text += "constexpr u32 kNoWord = 0xFFFFFFFFu;\n";
         for (name, slot) in [
             ("kRowNumberWord", &slots.row_number),
@@ -168,8 +183,8 @@ impl Order {
         self.program.spec().source.to_string()
     }
 
-    /// Adds the kernels that sort a list of this many rows, and compute the functions, to a launch. Returns the sorted
-    /// list, in memory of the same device.
+    /// Adds the kernels that sort a list of this many rows, and compute the functions, to a launch. Returns the
+    /// sorted list, in memory of the same device.
     ///
     /// # Errors
     /// If there is no room. Columns that were used before `used` give way.
@@ -213,7 +228,7 @@ impl Order {
         launch: &mut Launch,
     ) {
         let at = |offset: u64| memory.address + offset;
-        // Where the keys and the numbers of the rows are now, and where they go.
+        // Which of the two arrays has the keys and the row numbers now; the next pass writes the other.
         let mut turn = 0;
         let mut add = |step: Step, numbers: [u64; 3], turn: usize, gathered: Option<u64>| {
             let kernel = KernelLaunch {
@@ -272,6 +287,7 @@ impl Order {
         }
     }
 
+    /// Returns the launch of a step for a list of this many rows.
     fn kernel(
         &self,
         step: Step,
@@ -301,16 +317,22 @@ impl Order {
     }
 }
 
-/// Where the arrays of a sort are: two of keys and of numbers of rows, the counts of digits, and the states of stripes.
+/// Offsets of the arrays of a sort in its memory, in bytes.
 struct Arrays {
+    /// A word of each row: before a pass and after it.
     keys: [u64; 2],
+    /// The numbers of the rows, as above.
     rows: [u64; 2],
+    /// The rows of each digit in each stripe.
     counts: u64,
+    /// The state of each stripe.
     states: u64,
+    /// Bytes of all arrays.
     bytes: u64,
 }
 
 impl Arrays {
+    /// Returns the offsets for a list of this many rows.
     fn new(order: &Order, rows: u64) -> Arrays {
         let mut bytes: u64 = 0;
         let mut place = |of: u64| {

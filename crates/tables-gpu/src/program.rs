@@ -46,7 +46,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// A slot that no row changes while groups are added.
+    /// A slot that the kernels of a window fill; no row adds to it.
     const COMPUTED: Slot = Slot {
         code: String::new(),
         is_maximum: true,
@@ -142,9 +142,9 @@ pub(crate) struct Compiled {
     pub(crate) mark_words: usize,
     /// The totals of a group. The first is its number of rows.
     pub(crate) totals: Vec<Total>,
-    /// The states of each aggregate, or function of a window.
+    /// The states of each aggregate or window function.
     pub(crate) outputs: Vec<Vec<Column>>,
-    /// What sorts the rows of a list, and computes the functions over them.
+    /// The kernel that sorts the rows of a list and computes window functions; `None` if there is no window.
     pub(crate) order: Option<Order>,
     /// The kernel that selects groups.
     pub(crate) selecting: Selecting,
@@ -187,7 +187,7 @@ pub(crate) struct Slots<'k, 'a> {
     pub(crate) rows: u64,
     /// Whether the function has the group of the row, so that a total is added as soon as it has a slot.
     has_group: bool,
-    /// Index of the first slot that is shared by all who want the same total.
+    /// Index of the first slot that equal totals share. Earlier slots are not reused.
     first_shared: usize,
 }
 
@@ -212,20 +212,7 @@ impl Compiled {
     fn written(fragment: &Fragment, scanned: &[Scanned], has_comments: bool) -> Result<Compiled> {
         let mut draft = Draft::new(&fragment.rows, scanned, has_comments);
         let (rows, rows_max, steps) = (draft.scanned.rows, draft.rows_max(), draft.steps()?);
-        let mut slots = Slots {
-            code: Code::new(&mut draft),
-            slots: Vec::new(),
-            float_sums: HashMap::new(),
-            addend_max: 0,
-            rows: rows_max,
-            has_group: false,
-            first_shared: 0,
-        };
-        if !fragment.rows.joins.is_empty() || fragment.is_listed {
-            // Joins, and conditions of lists, leave few rows, so that most warps have none.
-            let lines = &mut slots.code.function.lines;
-            lines.push("if (!is_wanted) return;".to_owned());
-        }
+        let mut slots = Slots::new(&mut draft, fragment, rows_max);
         let are_determined = fragment.determined();
         let (group, keys, mark_words) = slots.group(&fragment.keys, &are_determined)?;
         slots.slot(None, "1".to_owned(), Added::UpTo(1));
@@ -234,25 +221,13 @@ impl Compiled {
             Limit::First { by, count } => Some(slots.code.ranking(by, *count)?),
             Limit::None | Limit::Any(_) => None,
         };
-        let window = fragment.window.as_ref();
-        let words = window.map(|window| slots.code.sort_words(window));
-        let words = slots.sort_slots(words.transpose()?.unwrap_or_default());
+        let words = slots.sort_slots(fragment)?;
         slots.code.draft.uses.may_look_up = fragment.is_listed;
         let of_list = fragment.is_listed.then_some((&*group, ranking.as_ref()));
         let determined = slots.determined((&fragment.keys, &are_determined), of_list)?;
         let place = fragment.has_order_of_table();
         let place = place.then(|| slots.slot(None, PLACE.to_owned(), Added::Maximum));
-        let (outputs, of_window) = match window {
-            None => {
-                let aggregates = fragment.aggregates.iter();
-                let outputs = aggregates.map(|it| slots.aggregate(it));
-                (outputs.collect::<Result<Vec<_>>>()?, None)
-            }
-            Some(window) => {
-                let (outputs, of_window) = slots.window(fragment, window, words)?;
-                (outputs, Some((window, of_window)))
-            }
-        };
+        let (outputs, of_window) = slots.outputs(fragment, words)?;
         let addend_max = slots.addend_max;
         let (all, mut add) = slots.added(&group, ranking.as_ref());
         if has_comments {
@@ -273,9 +248,7 @@ impl Compiled {
             keys,
             determined,
             mark_words,
-            order: of_window
-                .map(|(window, slots)| Order::new(window, slots, &totals))
-                .transpose()?,
+            order: Order::of(fragment.window.as_ref().zip(of_window), &totals)?,
             selecting: Selecting::new(&fragment.selection, &outputs, &totals)?,
             totals,
             outputs,
@@ -283,10 +256,7 @@ impl Compiled {
             rows,
             rows_max,
             is_listed: fragment.is_listed,
-            enough: match fragment.limit {
-                Limit::Any(count) => Some(count),
-                Limit::None | Limit::First { .. } => None,
-            },
+            enough: fragment.limit.enough(),
             ranking,
             place,
             needed: Needed::default(),
@@ -306,7 +276,7 @@ impl Compiled {
             .min(of_block)
     }
 
-    /// Returns whether the list has all rows whose functions are computed, of which few may be returned.
+    /// Returns whether the list has all rows of window functions, of which few may be returned.
     fn lists_all(&self) -> bool {
         self.order.as_ref().is_some_and(Order::has_functions)
     }
@@ -358,7 +328,26 @@ fn totals_of(slots: &[Slot], rows: u64) -> Vec<Total> {
     totals.collect()
 }
 
-impl Slots<'_, '_> {
+impl<'k, 'a> Slots<'k, 'a> {
+    /// Begins the function that adds a row, of at most `rows`.
+    fn new(draft: &'k mut Draft<'a>, fragment: &Fragment, rows: u64) -> Slots<'k, 'a> {
+        let mut slots = Slots {
+            code: Code::new(draft),
+            slots: Vec::new(),
+            float_sums: HashMap::new(),
+            addend_max: 0,
+            rows,
+            has_group: false,
+            first_shared: 0,
+        };
+        if !fragment.rows.joins.is_empty() || fragment.is_listed {
+            // Joins, and conditions of lists, leave few rows, so that most warps have none.
+            let lines = &mut slots.code.function.lines;
+            lines.push("if (!is_wanted) return;".to_owned());
+        }
+        slots
+    }
+
     /// Returns the slots, and the function that adds a row to the totals of its group.
     fn added(mut self, group: &str, ranking: Option<&Ranking>) -> (Vec<Slot>, Function) {
         if !self.has_group {
@@ -467,7 +456,7 @@ impl Slots<'_, '_> {
         }
     }
 
-    /// Adds a slot.
+    /// Adds a slot, and returns its index.
     fn push(&mut self, slot: Slot) -> usize {
         let index = self.slots.len();
         if self.has_group {
@@ -477,17 +466,38 @@ impl Slots<'_, '_> {
         index
     }
 
-    /// Returns the slots of the words that rows are sorted by.
-    fn sort_slots(&mut self, words: Vec<SortWord>) -> Vec<(SortWord, usize)> {
-        let slots = words.into_iter().map(|word| {
+    /// Declares the words that the rows of a window are sorted by. Returns each word with its slot.
+    fn sort_slots(&mut self, fragment: &Fragment) -> Result<Vec<(SortWord, usize)>> {
+        let words = fragment.window.as_ref();
+        let words = words.map(|window| self.code.sort_words(window));
+        let words = words.transpose()?.unwrap_or_default().into_iter();
+        let slots = words.map(|word| {
             let slot = self.slot(None, word.code.clone(), Added::Maximum);
             (word, slot)
         });
-        slots.collect()
+        Ok(slots.collect())
     }
 
-    /// Returns the columns of the functions of a window, and the slots that these compute. The totals of a row are
-    /// those of the row alone at first.
+    /// Returns the columns behind the keys, and the slots that the kernels of a window use.
+    fn outputs(
+        &mut self,
+        fragment: &Fragment,
+        words: Vec<(SortWord, usize)>,
+    ) -> Result<(Vec<Vec<Column>>, Option<OrderSlots>)> {
+        if let Some(window) = &fragment.window {
+            let (outputs, slots) = self.window(fragment, window, words)?;
+            return Ok((outputs, Some(slots)));
+        }
+        let aggregates = fragment.aggregates.iter();
+        let outputs = aggregates.map(|it| self.aggregate(it));
+        Ok((outputs.collect::<Result<_>>()?, None))
+    }
+
+    /// Returns the columns of window functions, and the slots that their kernels use. Until these run, the totals of
+    /// a row are those of the row alone.
+    ///
+    /// # Errors
+    /// If kernels do not compute an aggregate.
     fn window(
         &mut self,
         fragment: &Fragment,

@@ -338,8 +338,8 @@ impl Made {
         Ok(partitions)
     }
 
-    /// Puts the rows of a list in the order of their table or of their window, and leaves out those that are more than
-    /// its limit.
+    /// Puts the rows of a list in the order of their table or of their window, and leaves out those that are more
+    /// than its limit.
     fn order(&self, totals: &mut Totals<'_>) {
         let is_sorted = self.fragment.window.is_some();
         if is_sorted && !totals.groups.is_sorted_by_key(|(_, number)| *number) {

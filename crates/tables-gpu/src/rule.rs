@@ -237,7 +237,7 @@ impl Fragments {
             Ok(fragment) if has_hope => {
                 Ok(Transformed::yes(self.operator(node, fragment, options)?))
             }
-            // The reason is told when lists are made.
+            // The later pass that makes lists tells the reason.
             _ => Ok(Transformed::no(node)),
         }
     }
@@ -567,11 +567,11 @@ fn check_partitions(aggregate: &AggregateExec) -> std::result::Result<(), Reason
     Ok(())
 }
 
-/// Returns an operator of a device whose rows have an order, as those of the CPU's had.
+/// Returns an operator of a device, below a sort if the rows of the CPU's operator had an order.
 fn in_order(operator: GpuFragmentExec, ordering: Option<LexOrdering>) -> Arc<dyn ExecutionPlan> {
     match ordering {
         None => Arc::new(operator),
-        // Groups are few.
+        // There are few groups to sort.
         Some(ordering) => {
             let sort = SortExec::new(ordering, Arc::new(operator.unordered()));
             Arc::new(sort.with_preserve_partitioning(true))

@@ -21,11 +21,11 @@ use crate::packed::Unpackable;
 const TEXTS_AT_ONCE: usize = 1 << 16;
 /// Number of shards of a dictionary of many texts. Each may hold up to 2 MiB more than its texts need.
 const SHARDS: usize = 16;
-/// A shard reserves a multiple of these bytes, so that tasks seldom ask the memory pool that all queries share.
+/// A shard reserves memory in multiples of these bytes, so that tasks seldom ask the pool that all queries share.
 const RESERVED_AT_ONCE: usize = 64 << 10;
-/// Maximum bytes of the texts that a task has seen. Above it, the task forgets them.
+/// Maximum bytes of the texts that a task keeps as seen. Beyond it, the task drops them.
 const SEEN_BYTES_MAX: usize = 32 << 20;
-/// The same for a dictionary with shards, whose tasks seldom wait when they ask it again: those of several batches.
+/// The same for a dictionary with shards: enough for several batches, as its tasks seldom wait for a lock.
 const SEEN_BYTES_MAX_OF_SHARDS: usize = if cfg!(test) { 32 << 10 } else { 8 << 20 };
 /// The place of a NULL; no text has it.
 const NO_PLACE: u32 = u32::MAX;
@@ -233,8 +233,8 @@ impl Default for Numbered {
 }
 
 impl Numbered {
-    /// Adds texts, an array of views. Returns the place of each row, and the first row of each text that is new. The
-    /// caller appends the numbers of these.
+    /// Adds texts, an array of views. Returns the place of each row, and the first row of each new text. The caller
+    /// appends the numbers of the new texts.
     fn places(&mut self, texts: &ArrayRef) -> (Vec<u32>, Vec<u32>) {
         let (mut places, mut firsts) = (Vec::with_capacity(texts.len()), Vec::new());
         let (row, known) = (Cell::new(0_u32), self.numbers.len());
@@ -269,7 +269,7 @@ pub(crate) struct Dictionary {
     /// Their bytes.
     bytes: AtomicUsize,
     max: TextsMax,
-    /// The first error. All tasks end with it, so that none waits for memory that the load does not need any more.
+    /// The first error. All tasks end with it, so that none waits for memory that the load no longer needs.
     failed: OnceLock<Unpackable>,
 }
 
@@ -277,7 +277,7 @@ pub(crate) struct Dictionary {
 #[derive(Debug, Default)]
 struct Shard {
     texts: Numbered,
-    /// Reservation in the memory pool of queries, until the texts are those of a column.
+    /// Reservation in the memory pool of queries, until a column has the texts.
     memory: Option<MemoryReservation>,
 }
 
@@ -295,7 +295,7 @@ impl Dictionary {
         ranges: u64,
         memory: Option<&MemoryReservation>,
     ) -> Dictionary {
-        // Tasks have seen nearly all of few texts.
+        // With few texts, nearly all are among those that tasks have seen, so that tasks seldom wait for the lock.
         let shards = match max == TextsMax::MANY && ranges > 1 {
             true => SHARDS,
             false => 1,
@@ -313,15 +313,15 @@ impl Dictionary {
         }
     }
 
-    /// Ends all work on the texts with an error, as the load has ended.
+    /// Ends all further work on the texts with an error, because the load has ended.
     pub(crate) fn end(&self) {
         self.failed.get_or_init(|| Unpackable::Ended);
     }
 
-    /// Returns the numbers of texts, none of which is NULL. One without a number gets the next.
+    /// Returns the numbers of texts, none of which is NULL. A new text gets the next number.
     ///
     /// # Errors
-    /// If there are too many, or too little memory; or if there was an error before.
+    /// If there are too many texts, there is too little memory, or there was an error before.
     fn numbers(&self, texts: &ArrayRef) -> std::result::Result<Vec<u32>, Unpackable> {
         if let [only] = &*self.shards {
             return self.numbers_in(only, texts);
@@ -360,7 +360,7 @@ impl Dictionary {
         numbers.map_err(|error| self.failed.get_or_init(|| error).clone())
     }
 
-    /// Returns the numbers of texts of a shard, after it added those that are new.
+    /// Returns the numbers of texts of a shard, to which it adds the new ones.
     fn added(
         &self,
         shard: &mut Shard,
@@ -389,7 +389,7 @@ impl Dictionary {
         }
     }
 
-    /// Returns all texts, and forgets them. The bytes of the texts are not copied; of several shards, the views are.
+    /// Takes all texts. Their bytes are not copied; the views of several shards are.
     ///
     /// # Errors
     /// If the texts have too many buffers, or there was an error before.
@@ -419,7 +419,7 @@ impl Dictionary {
             }
         };
         let all = all.as_string_view();
-        // Until here, the copies of views have the memory that was reserved for the tables of the shards.
+        // The memory that was reserved for the shards' tables counts for the copies of views until here.
         drop(reserved);
         Ok(Texts {
             bytes: OnceLock::from(self.bytes.swap(0, Ordering::Relaxed)),
@@ -428,12 +428,12 @@ impl Dictionary {
         })
     }
 
-    /// Returns whether there are several shards, as of many texts that several tasks add.
+    /// Returns whether there are several shards: several tasks may add many texts.
     pub(crate) fn has_shards(&self) -> bool {
         self.shards.len() > 1
     }
 
-    /// Returns the maximum bytes of the texts that a task has seen.
+    /// Returns the maximum bytes of the texts that a task keeps as seen.
     fn seen_bytes_max(&self) -> usize {
         match self.has_shards() {
             true => SEEN_BYTES_MAX_OF_SHARDS,

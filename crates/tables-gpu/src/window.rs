@@ -1,4 +1,4 @@
-//! Windows: functions of each row over rows of its partition, in an order. A sort of all rows is one without functions.
+//! Window functions, and sorts of all rows, which are windows without functions.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ use crate::rule::check;
 
 type Result<T> = std::result::Result<T, Reason>;
 
-/// A function of each row.
+/// A window function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Function {
     RowNumber,
     Rank,
     DenseRank,
-    /// The aggregate of the fragment of this index.
+    /// The aggregate with this index in the fragment.
     Aggregate(usize),
 }
 
@@ -45,30 +45,32 @@ impl Function {
     }
 }
 
-/// The rows of a partition that an aggregate is of. All begin with the first.
+/// The frame of an aggregate. Each begins with the first row of the partition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// Those up to the row.
+    /// Up to the current row.
     #[default]
     Rows,
-    /// Those up to the last that is equal to the row in the order.
+    /// Up to the last peer of the current row.
     Peers,
+    /// The whole partition.
     Partition,
 }
 
-/// How the rows of a list are sorted, and the functions of each row over them.
+/// The order of the rows of a list, and the window functions over them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Window {
     /// What the rows are sorted by.
     pub(crate) by: Vec<PhysicalSortExpr>,
-    /// How many of these, the first, are equal in a partition, and among peers.
+    /// Number of leading expressions that are equal in all rows of a partition.
     pub(crate) of_partition: usize,
+    /// Number of leading expressions that are equal in all peers.
     pub(crate) of_peers: usize,
     pub(crate) functions: Vec<Function>,
     pub(crate) frame: Frame,
 }
 
-/// Returns the functions of an operator of windows; `None` if it is another operator.
+/// Returns the window functions of an operator; `None` if it is another operator.
 fn functions_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&[Arc<dyn WindowExpr>]> {
     match plan.downcast_ref::<BoundedWindowAggExec>() {
         Some(window) => Some(window.window_expr()),
@@ -76,19 +78,19 @@ fn functions_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&[Arc<dyn WindowExpr>]>
     }
 }
 
-/// Returns whether an operator computes functions of windows.
+/// Returns whether an operator computes window functions.
 pub(crate) fn is_window(plan: &Arc<dyn ExecutionPlan>) -> bool {
     functions_of(plan).is_some()
 }
 
-/// Returns why kernels do not compute functions of windows; `None` if it is another operator.
+/// Returns why kernels do not compute the window functions of an operator; `None` if they do, or if it has none.
 pub(crate) fn reason(plan: &Arc<dyn ExecutionPlan>) -> Option<Reason> {
     functions_of(plan)?;
     let checked = Fragment::of_window(plan).and_then(|it| check(&it));
     checked.err()
 }
 
-/// Returns what an operator sorts all its rows by; `None` if it does not.
+/// Returns what an operator sorts all its rows by; `None` if it sorts none, or has a limit.
 pub(crate) fn sorted_by_all(plan: &Arc<dyn ExecutionPlan>) -> Option<&LexOrdering> {
     if plan.fetch().is_some() {
         return None;
@@ -99,7 +101,8 @@ pub(crate) fn sorted_by_all(plan: &Arc<dyn ExecutionPlan>) -> Option<&LexOrderin
     }
 }
 
-/// Returns the rows of an operator whose order is not wanted: sorts in it are left out, also those below joins.
+/// Returns an operator without the sorts at its top, also those below projections and joins: the order of its rows is
+/// not wanted.
 pub(crate) fn unsorted(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     if sorted_by_all(plan).is_some() {
         return unsorted(plan.children()[0]);
@@ -128,7 +131,7 @@ fn order_of(plan: &Arc<dyn ExecutionPlan>) -> Vec<PhysicalSortExpr> {
     ordering.map_or_else(Vec::new, |it| it.iter().cloned().collect())
 }
 
-/// Returns the aggregate of a function, over columns of the rows.
+/// Returns the aggregate of a window function, over columns of the rows.
 fn aggregate(function: &PlainAggregateWindowExpr, rows: &Rows) -> Result<Aggregate> {
     // DataFusion 55 shows the filter nowhere else.
     if !format!("{function:?}").ends_with("filter: None }") {
@@ -168,10 +171,10 @@ fn frame_of(function: &dyn WindowExpr) -> Result<Frame> {
 }
 
 impl Window {
-    /// Returns the window of functions over rows that are sorted by this, without the functions.
+    /// Returns the window of a function over rows that are sorted by `by`, still without functions.
     ///
     /// # Errors
-    /// If the order of the functions is not that of the rows.
+    /// If the rows are not in the order of the function.
     fn of(function: &dyn WindowExpr, by: &[PhysicalSortExpr], rows: &Rows) -> Result<Window> {
         let other = || Reason::new("a window function over rows in another order");
         let partition = function.partition_by();
@@ -185,7 +188,7 @@ impl Window {
         }
         let mut of_peers = of_partition;
         for order in function.order_by() {
-            // What is equal before orders nothing.
+            // An expression that is equal in all these rows does not order them.
             if known(&order.expr, of_peers) {
                 continue;
             }
@@ -213,7 +216,7 @@ impl Window {
     }
 }
 
-/// Checks that the rows of an operator are in no order but this one.
+/// Checks that the rows of an operator are in no other order than this one, or than its leading expressions.
 fn check_order(plan: &Arc<dyn ExecutionPlan>, by: &[PhysicalSortExpr]) -> Result<()> {
     let ordering = plan.properties().output_ordering();
     let mut pairs = ordering.into_iter().flat_map(|it| it.iter()).enumerate();
@@ -224,15 +227,15 @@ fn check_order(plan: &Arc<dyn ExecutionPlan>, by: &[PhysicalSortExpr]) -> Result
 }
 
 impl Fragment {
-    /// Returns the fragment of an operator of windows.
+    /// Returns the fragment of an operator that computes window functions.
     ///
     /// # Errors
-    /// Why it is none.
+    /// Why kernels do not compute it.
     pub(crate) fn of_window(plan: &Arc<dyn ExecutionPlan>) -> Result<Fragment> {
         let functions = functions_of(plan).unwrap_or_default();
         let first = functions.first();
         let first = first.ok_or_else(|| Reason::new("no window function"))?;
-        // Other orders of what the operator returns are those of its functions.
+        // The operator's own rows may also be in the order of its functions, so its input is checked.
         let sorted = plan.children()[0];
         let by = order_of(sorted);
         check_order(sorted, &by)?;
@@ -266,7 +269,7 @@ impl Fragment {
         let is_by_rows = window.functions.contains(&Function::RowNumber)
             || !aggregates.is_empty() && window.frame == Frame::Rows;
         if window.by.is_empty() && is_by_rows {
-            // Rows of a list have no order.
+            // Without a sort, rows of a list have no order.
             return Err(Reason::new("a window function in the order of the table"));
         }
         Ok(Fragment::listed(
@@ -276,10 +279,10 @@ impl Fragment {
         ))
     }
 
-    /// Returns the fragment of an operator that sorts all its rows by this.
+    /// Returns the fragment of an operator whose rows are all sorted by this.
     ///
     /// # Errors
-    /// Why it is none.
+    /// Why kernels do not sort them.
     pub(crate) fn of_sort(plan: &Arc<dyn ExecutionPlan>, by: &LexOrdering) -> Result<Fragment> {
         let rows = rows(&unsorted(plan))?;
         if let Origin::Plan(_, reason) = &rows.origin {
@@ -296,7 +299,7 @@ impl Fragment {
         ))
     }
 
-    /// Returns the aggregate that is this column behind the keys; `None` if that is another function of rows.
+    /// Returns the aggregate whose column has this index behind the keys; `None` if that is a row number or a rank.
     pub(crate) fn aggregate_at(&self, index: usize) -> Option<&Aggregate> {
         match &self.window {
             None => self.aggregates.get(index),
@@ -308,7 +311,7 @@ impl Fragment {
     }
 }
 
-/// Returns the function that gives a row its number or its rank.
+/// Returns the function that numbers or ranks rows.
 fn rank_of(function: &dyn WindowExpr) -> Result<Function> {
     let standard = function.as_any().downcast_ref::<StandardWindowExpr>();
     let standard = standard.map(|it| it.get_standard_func_expr().as_any());

@@ -504,6 +504,26 @@ mod tests {
         records.map(|record| record.expect("a record")).collect()
     }
 
+    /// Cases with a rate of probes that need a GPU.
+    const PROBED_BY_GPUS: [&str; 16] = [
+        "join-a-device/perfect",
+        "join-b-device/linear-probing",
+        "join-c-device/bucketed",
+        "join-composite-device/linear-probing",
+        "join-a-pinned/zero-copy/perfect",
+        "join-a-pinned/ring/linear-probing",
+        "join-hybrid/linear-probing/667",
+        "join-triton/hybrid",
+        "join-a-gpus/replicated",
+        "join-a-gpus/interleaved",
+        "figures/transfer/ring/perfect",
+        "figures/transfer/zero-copy/bucketed",
+        "figures/transfer/pinned-copy/linear-probing",
+        "join-a-co-processing/gpu",
+        "join-a-co-processing/gpu-and-cpu",
+        "join-a-co-processing/gpu-builds",
+    ];
+
     #[test]
     fn every_section_gives_the_answer() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -541,24 +561,7 @@ mod tests {
         let found = gpus();
         let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
         assert!(found.is_ok() || !required, "{found:?}");
-        for case in [
-            "join-a-device/perfect",
-            "join-b-device/linear-probing",
-            "join-c-device/bucketed",
-            "join-composite-device/linear-probing",
-            "join-a-pinned/zero-copy/perfect",
-            "join-a-pinned/ring/linear-probing",
-            "join-hybrid/linear-probing/667",
-            "join-triton/hybrid",
-            "join-a-gpus/replicated",
-            "join-a-gpus/interleaved",
-            "figures/transfer/ring/perfect",
-            "figures/transfer/zero-copy/bucketed",
-            "figures/transfer/pinned-copy/linear-probing",
-            "join-a-co-processing/gpu",
-            "join-a-co-processing/gpu-and-cpu",
-            "join-a-co-processing/gpu-builds",
-        ] {
+        for case in PROBED_BY_GPUS {
             assert_eq!(
                 has(case, "probe_giga_tuples_per_s"),
                 found.is_ok(),

@@ -351,7 +351,7 @@ fn on_threads<R: Row, T: Send>(
     })
 }
 
-/// Returns `count` rows after `count` rows; the last rows may be fewer.
+/// Divides rows into parts of `count` rows; the last part may have fewer.
 fn chunks<R: Row>(rows: HostRows<'_>, count: usize) -> impl Iterator<Item = HostRows<'_>> {
     let keys = rows.keys.chunks(count * R::KEY_BYTES);
     keys.zip(rows.payloads.chunks(count * R::PAYLOAD_BYTES))

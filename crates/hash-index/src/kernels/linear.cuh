@@ -1,5 +1,6 @@
-// Linear probing: a row is in the first slot that was free from the slot of its key's hash on. A slot is a key and its
-// payload, which one access reads. With a composite key, a slot also has the key's mark and is a sector of 32 bytes.
+// Linear probing: a row is in the first slot that was free from the slot of its key's hash on. A slot is a key and
+// its payload, which one access reads. With a composite key, a slot also has the key's mark and is a sector of 32
+// bytes.
 #pragma once
 #include "rows.cuh"
 
@@ -75,8 +76,8 @@ struct Linear {
     using Word = W;
     using Payload = PayloadOf<Word>;
     using Mark = decltype(mark_of(Word{}));
-    // The mark of an empty slot. Rows of the key with this mark are kept aside: counted and summed up. Composite keys
-    // have other marks.
+    // The mark of an empty slot. Rows of the key with this mark are kept aside: counted and summed up. No composite
+    // key has this mark.
     static constexpr Mark kEmpty = static_cast<Mark>(~0ull);
 
     // Blocks of a multiprocessor: as many as the compiler finds right.
@@ -137,8 +138,8 @@ struct Linear<W, kIsInterleaved, kAllAreOwn>::Insert {
     }
 
     // Follows the chains of rows until each has a slot. `before` is what was in `slots`. The chains are followed
-    // together, so that their accesses are in flight at once. A row counts as a duplicate if a slot has its mark: the
-    // thread that took the slot may not have written a composite key yet. So a duplicate too many is possible.
+    // together, so that their accesses are in flight at once. A row counts as a duplicate if a slot has its mark,
+    // because the thread that took the slot may not have written a composite key yet. False positives are possible.
     template <u32 kRows>
     __device__ __forceinline__ void follow(const Word (&keys)[kRows], const Payload (&payloads)[kRows],
                                            u64 (&slots)[kRows], Mark (&before)[kRows], bool (&is_duplicate)[kRows]) {

@@ -40,7 +40,7 @@ pub(crate) const CHAIN_TOO_LONG: u32 = 1;
 pub(crate) const KEY_OUT_OF_RANGE: u32 = 2;
 
 kernel_arguments! {
-    /// The columns of `count` rows. Their keys are numbers, or pairs of them.
+    /// The columns of `count` rows. Keys are numbers or composite.
     pub(crate) struct Rows {
         pub(crate) keys: DevicePointer<u8>,
         pub(crate) payloads: DevicePointer<u8>,
@@ -161,16 +161,16 @@ kernel_arguments! {
     pub(crate) struct Sifting {
         /// The rows of a run.
         pub(crate) rows: Rows,
-        /// Heavy keys: a table with linear probing, of which half is empty or more.
+        /// Heavy keys: a table with linear probing, at most half full.
         pub(crate) heavy_keys: DevicePointer<u64>,
-        /// Of this side, the rows of the heavy key in each slot.
+        /// The rows of this side with the heavy key of each slot.
         pub(crate) heavy_rows: DevicePointerMut<HeavyRows>,
         pub(crate) filter: DevicePointerMut<u64>,
         /// Number of words of the filter; 0 if there is none.
         pub(crate) filter_words: u64,
         /// A bit for each row: 1 if it is divided.
         pub(crate) kept: DevicePointerMut<u32>,
-        /// Number of rows that are not in the filter.
+        /// Number of rows that the filter dropped.
         pub(crate) filtered: DevicePointerMut<u64>,
         /// Number of slots of heavy keys, a power of two, less 1.
         pub(crate) heavy_mask: u32,
@@ -228,8 +228,8 @@ kernel_arguments! {
         pub(crate) build_rows: u64,
         /// A row of the probe side has a match if its random number of 32 bits is below this.
         pub(crate) match_limit: u64,
-        /// Bits of the largest key of the build side. Of a composite key, which is the two parts of a number, half as
-        /// many are the second number.
+        /// Bits of the largest key of the build side. A composite key is such a number in two parts: the lower half
+        /// of these bits is its second number.
         pub(crate) key_bits: u32,
         /// 1 for the probe side.
         pub(crate) is_probe: u32,

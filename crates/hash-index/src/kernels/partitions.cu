@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreadsOfTile) copy_rows(const __grid_constan
         const Word* keys = reinterpret_cast<const Word*>(a.rows.keys) + first;
         const Word* payloads = reinterpret_cast<const Word*>(a.rows.payloads) + first;
         const u32 count = static_cast<u32>(min(static_cast<u64>(tile_rows), a.rows.count - first));
-        // A tile begins with a word of the bits. Places of 32 bits take fewer registers.
+        // The bits of a tile begin with a whole word. Indexes of 32 bits take fewer registers.
         const u32* const kept = a.kept == nullptr ? nullptr : a.kept + first / kLanes;
         for (u32 p = threadIdx.x; p < partitions; p += blockDim.x) places[p] = 0;
         if (threadIdx.x == 0) end = 0;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreadsOfTile) copy_rows(const __grid_constan
     }
 }
 
-// Writes the used bytes of a run to pinned host memory; `last` is its last slice.
+// Copies the used bytes of a run to pinned host memory: they end with its last slice, `last`.
 __global__ void __launch_bounds__(kThreads) write_run(const __grid_constant__ WritingRun a) {
     const Slice last = *a.last;
     const u64 values = last.begin + 2 * static_cast<u64>(room_of(last.count));

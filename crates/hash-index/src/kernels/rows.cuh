@@ -68,7 +68,7 @@ __device__ inline void load_vector(const CompositeKey* from, CompositeKey* to) {
     }
 }
 
-// The columns of keys of the type `Word` and of their payloads.
+// A column of keys of the type `Word`, and one of their payloads.
 template <class Word>
 struct Columns {
     using Payload = PayloadOf<Word>;

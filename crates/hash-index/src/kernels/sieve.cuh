@@ -1,10 +1,10 @@
-// What is asked of each row before it is divided. Rows of heavy keys are counted and summed up. The keys of the other
-// rows of the build side are added to a filter, and rows of the probe side whose key is not in it have no match.
+// Drops rows before they are divided. Rows of heavy keys are counted and summed up. The keys of the other rows of the
+// build side are added to a Bloom filter; rows of the probe side whose key is not in it have no match.
 #pragma once
 #include "rows.cuh"
 
-// Rows of one heavy key that a thread has not yet added to those of all threads. So a key that most rows have takes
-// few atomic operations.
+// Consecutive rows of one heavy key that a thread has not yet added to those of all threads: a key that most rows
+// have takes few atomic operations.
 struct PendingRows {
     HeavyRows* to = nullptr;
     u64 count = 0;
@@ -25,7 +25,7 @@ struct PendingRows {
     }
 };
 
-// Returns the rows of a heavy key, or null if the key is none; `heavy_slots` in `sieve.rs` makes the table.
+// Returns the rows of a heavy key, or null if the key is not heavy; `heavy_slots` in `sieve.rs` makes the table.
 __device__ inline HeavyRows* heavy_rows(const Sifting& a, u64 key, u64 hash) {
     u32 slot = static_cast<u32>(hash >> 32) & a.heavy_mask;
     for (;; slot = (slot + 1) & a.heavy_mask) {
@@ -35,7 +35,7 @@ __device__ inline HeavyRows* heavy_rows(const Sifting& a, u64 key, u64 hash) {
     }
 }
 
-// The place of a key in a blocked Bloom filter: four bits of one word, so that one access adds the key or finds it.
+// The bits of a key in a blocked Bloom filter: four in one word, so that one access adds the key or finds it.
 struct PlaceInFilter {
     u64* word;
     u64 bits = 0;
@@ -49,14 +49,14 @@ struct PlaceInFilter {
     __device__ bool has() const { return (__ldcg(word) & bits) == bits; }
 };
 
-// Tells for each row of a run whether it is divided: a bit of `kept`.
+// Writes a bit of `kept` for each row of a run: 1 if the row is divided.
 template <class Word>
 __global__ void __launch_bounds__(kThreads) sift(const __grid_constant__ Sifting a) {
     const Word* keys = reinterpret_cast<const Word*>(a.rows.keys);
     const Word* payloads = reinterpret_cast<const Word*>(a.rows.payloads);
     PendingRows pending;
     u64 filtered = 0;
-    // The lanes of a warp take the same number of steps.
+    // All lanes of a warp take the same number of steps, because they vote.
     for (u64 first = this_thread() - this_lane(); first < a.rows.count; first += threads()) {
         const u64 row = first + this_lane();
         bool is_kept = row < a.rows.count;

@@ -34,7 +34,7 @@ __device__ inline u64 foreign_key(u64 row, const Generating& a) {
     return has_match ? key : key + a.build_rows;
 }
 
-// Returns the key with a number.
+// Returns the key that is made of a number.
 template <class Key>
 __device__ inline Key key_of(u64 number, const Generating&) {
     return static_cast<Key>(number);

@@ -1,4 +1,4 @@
-//! What is asked of each row before it is divided.
+//! Drops rows of heavy keys, and rows without a match, before runs are divided.
 
 use forebay_device::JobError;
 use forebay_device::cuda::{Cuda, DeviceView, Stream};
@@ -11,18 +11,18 @@ use crate::launch;
 use crate::shape::{Width, hash_of};
 use crate::workload::Side;
 
-/// Rows of the build side for each word of a filter, of 64 bits. A key has four bits in one word, with which 3.3 % of
-/// other keys seem to be there.
+/// Rows of the build side for each word of a filter, of 64 bits. A key has four bits in one word: 3.3 % of other keys
+/// are false positives.
 const ROWS_OF_WORD: u64 = 8;
 /// The key of an empty slot; no heavy key.
 const EMPTY: u64 = u64::MAX;
 
-/// What is asked of each row of both sides before it is divided. Rows of heavy keys, of which the build side has many
-/// rows, are counted and summed up here. With a filter, the keys of the other rows of the build side are added to it,
-/// and rows of the probe side whose key is not in it have no match. None of these rows is divided.
+/// Drops rows of both sides before they are divided. It counts and sums up rows of heavy keys, of which the build
+/// side has many. If it has a Bloom filter, it adds the keys of the other rows of the build side, and drops rows of
+/// the probe side whose key is not in the filter: they have no match.
 ///
-/// Clones are the same sieve. It is for one join, whose runs are divided one after another: all of the build side
-/// before the first one of the probe side.
+/// Clones share one sieve. It is for one join, whose runs are divided one after another: all runs of the build side
+/// before the first run of the probe side.
 #[derive(Debug, Clone)]
 pub struct Sieve {
     run: RunShape,
@@ -33,13 +33,13 @@ pub struct Sieve {
     heavy_rows: DeviceView<HeavyRows>,
     /// A blocked Bloom filter; empty if there is none.
     filter: DeviceView<u64>,
-    /// A bit for each row of the run that is divided.
+    /// A bit for each row of the run that is being divided: 1 if the row is divided.
     kept: DeviceView<u32>,
-    /// Number of rows that are not in the filter.
+    /// Number of rows that the filter dropped.
     filtered: DeviceView<u64>,
 }
 
-/// What a sieve did.
+/// The results of a sieve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sifted {
     /// The matches of heavy keys.
@@ -49,8 +49,8 @@ pub struct Sifted {
 }
 
 impl Sieve {
-    /// Returns a sieve for these heavy keys, and for a filter of the keys of `filter_rows` rows; `None` for no filter.
-    /// Blocks until its memory is written.
+    /// Returns a sieve for these heavy keys, and for a filter of the keys of `filter_rows` rows; `None` for no
+    /// filter. Blocks until its memory is written.
     ///
     /// # Errors
     /// If device memory is too small, or the device fails.
@@ -95,8 +95,8 @@ impl Sieve {
         self.has_heavy_keys || side == Side::Probe
     }
 
-    /// Queues a kernel that asks each row of a run of a side. Returns the bits that it writes: 1 for a row that is
-    /// divided.
+    /// Queues a kernel that tells which rows of a run of a side are divided. Returns the bits that it writes: 1 for a
+    /// row that is divided.
     pub(super) fn sift_async(
         &self,
         cuda: &mut Cuda,
@@ -107,10 +107,10 @@ impl Sieve {
         Ok(self.kept.clone())
     }
 
-    /// Returns what the kernel takes for the rows of a run of a side.
+    /// Returns the arguments of the kernel for a run of a side.
     ///
     /// # Panics
-    /// If the memory is that of another device, or a run has not as many rows.
+    /// If the memory is that of another device, or there are more rows than a run has.
     pub(crate) fn arguments(&self, cuda: &Cuda, rows: &DeviceRows, side: Side) -> Sifting {
         // The rest was allocated beside it.
         cuda.assert_owns(&self.kept);
@@ -140,7 +140,7 @@ impl Sieve {
         self.run.width()
     }
 
-    /// Returns what the sieve did with the rows of both sides. Blocks until the earlier work of the stream is done.
+    /// Returns the results for the rows of both sides. Blocks until the earlier work of the stream is done.
     ///
     /// # Errors
     /// If the device fails.
@@ -174,7 +174,7 @@ impl Slices {
     }
 }
 
-/// Returns the number of slots for some heavy keys, a power of two: half of them stay empty, or more.
+/// Returns the number of slots for this many heavy keys, a power of two: at least half of them stay empty.
 fn slot_count(heavy_keys: usize) -> usize {
     (2 * heavy_keys).next_power_of_two().max(2)
 }

@@ -14,7 +14,7 @@ use crate::launch::{self, InFlight};
 /// A part of pinned host memory that kernels write.
 pub(crate) type HostPart = Part<HostRegistration<AlignedBytes>>;
 
-/// What a kernel that writes a run uses: the run, its last slice, and the memory to which it writes.
+/// What a kernel that writes a run uses: the run, its last slice, and the memory to which the kernel writes.
 pub(crate) type UsedToWrite = (DeviceView<u8>, DeviceView<Slice>, HostPart);
 
 /// A copy of the used bytes of a run to pinned host memory, in flight. Dropping it waits for the copy.
@@ -40,7 +40,8 @@ impl RunCopy {
 
 impl Slices {
     /// Queues a kernel that copies the used bytes of a run from device memory to pinned host memory, and returns at
-    /// once. The host need not know how many they are. The stream must wait for the kernels that divide the run.
+    /// once. The host need not know how many bytes are used. The stream must wait for the kernels that divide the
+    /// run.
     ///
     /// # Errors
     /// If the kernel does not compile, or the device fails.

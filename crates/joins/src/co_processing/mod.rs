@@ -144,8 +144,8 @@ impl CoProcessing {
     ///
     /// # Errors
     /// The first error of a processor, when all have ended: if the table is too small, keys have too many rows
-    /// ([`ChainTooLong`](forebay_hash_index::IndexError::ChainTooLong)), host memory is too small or cannot be pinned,
-    /// the join is stopped, a thread panics, or a device is lost.
+    /// ([`ChainTooLong`](forebay_hash_index::IndexError::ChainTooLong)), host memory is too small or cannot be
+    /// pinned, the join is stopped, a thread panics, or a device is lost.
     ///
     /// # Panics
     /// If the strategy needs a GPU and there is none, or the sides are not of the table's width.

@@ -302,8 +302,8 @@ fn a_gpu_keeps_a_key_with_thousands_of_rows_apart() {
     }
 }
 
-/// A table has room for thousands of rows of one key, but not for a thousand of each: their slots touch. Wherever rows
-/// go, one of the table of 65 keys, with 2^17 slots, is at least 4,514 slots away from that of its hash.
+/// A table has room for thousands of rows of one key, but not for a thousand of each: their slots touch. Wherever
+/// rows go, one of the table of 65 keys, with 2^17 slots, is at least 4,514 slots away from that of its hash.
 #[test]
 fn a_gpu_joins_many_keys_whose_slots_would_touch() {
     const DEVICE_BYTES: u64 = 64 << 20;

@@ -1,5 +1,5 @@
-// Sorts the rows of a list, and computes the functions of a window over them. The host runs the steps one after the
-// other. The words of a row are those of a group; some are compared, from the most significant on.
+// Sorts the rows of a list, and computes window functions over them. The host launches one step after another. A row
+// has the words of a group; some of them are compared, the most significant first.
 #pragma once
 #include "numbers.cuh"
 
@@ -39,9 +39,9 @@ template <class Function> __device__ inline void each_row(const Fragment& f, con
     }
 }
 
-// A radix sort from the least digit on: `keys` and `rows` are a word of each row and its number in the list, in the
-// order so far; `new_keys` and `new_rows` are in that of the next digit. `counts` has a number for each digit of each
-// stripe.
+// A radix sort, the least significant digit first. `keys` and `rows` are a word of each row and its number in the
+// list, in the order so far; `new_keys` and `new_rows` are in the order of the next digit. `counts` has a number for
+// each digit of each stripe.
 struct Sort {
     const u64* keys;
     const u32* rows;
@@ -59,7 +59,7 @@ struct Sort {
 
     __device__ u32 digit_of(u64 key) const { return static_cast<u32>(key >> shift) % kDigits; }
 
-    // Reads a word of each row, in the order so far. At first that is the order of the list.
+    // Reads a word of each row, in the order so far: at first, that of the list.
     __device__ void load(const Fragment& f) const {
         const u64 word = f.constants[4];
         const bool is_first = f.constants[6] != 0;
@@ -88,7 +88,8 @@ struct Sort {
         });
     }
 
-    // Makes the counts places: of the first row of each digit of each stripe. One block does it.
+    // Replaces each count by the place of the first row with this digit in this stripe: prefix sums. One block does
+    // it.
     __device__ void place(const Fragment& f) const {
         if (blockIdx.x != 0) return;
         u32* places = reinterpret_cast<u32*>(memory);
@@ -118,7 +119,7 @@ struct Sort {
         });
     }
 
-    // Returns the lanes whose rows have the same digit, if this one has a row.
+    // Returns the lanes whose rows have the digit of this lane's row. Without meaning for a lane without a row.
     __device__ u32 peers_of(u32 digit, bool has_row) const {
         u32 peers = ballot(has_row);
 #pragma unroll
@@ -130,8 +131,8 @@ struct Sort {
         return peers;
     }
 
-    // Counts the rows of a tile by warp and digit. `ranks` are the places of this thread's rows among those of the same
-    // warp and digit.
+    // Counts the rows of a tile by warp and digit. `ranks` are the places of this thread's rows among those of its
+    // warp with the same digit.
     __device__ void rank(const Fragment& f, u64 first, u32* of_warp, u64 (&key)[kRowsOfThread],
                          u32 (&ranks)[kRowsOfThread]) const {
 #pragma unroll
@@ -149,7 +150,7 @@ struct Sort {
         }
     }
 
-    // Puts the rows in the order of the digit. Those of the same digit keep their order.
+    // Puts the rows in the order of the digit. The sort is stable: rows with the same digit keep their order.
     __device__ void scatter(const Fragment& f) const {
         u32* starts = reinterpret_cast<u32*>(memory);
         u32* of_warps = starts + kDigits;
@@ -199,11 +200,11 @@ struct Sort {
     }
 };
 
-// What begins at a row.
+// What begins at a row: a flag each.
 constexpr u32 kPeers = 1, kPartition = 2;
 
-// Returns what begins at a row of the sorted list: a partition, or rows that are equal in the order of the window.
-// Constants tell of each word how many of its low bits are not compared.
+// Returns what begins at a row of the sorted list: a partition, peers or nothing. Constants tell how many low bits of
+// each word are not compared.
 __device__ inline u32 begins_at(const Fragment& f, u64 row) {
     if (row == 0 || row == f.groups) return kPeers | kPartition;
     const u64 *own = f.totals + row * kGroupWords, *before = own - kGroupWords;
@@ -217,8 +218,8 @@ __device__ inline u32 begins_at(const Fragment& f, u64 row) {
     return begins;
 }
 
-// What is known behind rows that follow each other: where the last partition and the last peers begin, the number of
-// peers that begin in the partition, the totals of its rows, and what begins in the rows.
+// The state of a segmented scan after consecutive rows: where the last partition and the last peers begin, the number
+// of groups of peers in the partition so far, the totals of its rows, and what begins in the rows.
 struct State {
     u64 total[kStateWords > 0 ? kStateWords : 1];
     u32 partition, peers, dense, begins;
@@ -255,7 +256,7 @@ struct State {
         total[w] = sum;
     }
 
-    // Puts rows in front of those of this state.
+    // Combines this state with that of the rows before: the operator of the scan.
     __device__ void put_behind(const State& before) {
         if ((begins & kPartition) == 0) {
             partition = before.partition;
@@ -267,7 +268,7 @@ struct State {
         begins |= before.begins;
     }
 
-    // Writes the state to memory in which words of kThreads or more states are side by side.
+    // Writes the state to memory in which a word of one state is `step` words before the next word of it.
     __device__ void put(u64* to, u32 step) const {
 #pragma unroll
         for (u32 w = 0; w < kStateWords; w++) to[w * step] = total[w];
@@ -288,8 +289,8 @@ struct State {
     }
 };
 
-// Returns the state of the rows of all threads before this one, and in `all` that of the rows of the block. Every thread
-// must call this with the state of its rows.
+// Returns the state after the rows of all threads before this one, and in `all` that after the rows of the block.
+// Every thread must call this, with the state of its rows.
 __device__ inline State scanned(State own, State& all) {
     u64* shown = memory + threadIdx.x;
     own.put(shown, kThreads);
@@ -309,8 +310,8 @@ __device__ inline State scanned(State own, State& all) {
     return before;
 }
 
-// The functions of a window over the sorted list. `states` has a state for each stripe; `ends` has the last row of the
-// partition, or of the peers, that begins at a row.
+// Window functions over the sorted list. `states` has a state for each stripe; `ends` has, for the first row of a
+// partition or of peers, the last one.
 struct Window {
     u64* states;
     u32* ends;
@@ -318,8 +319,8 @@ struct Window {
     __device__ explicit Window(const Fragment& f)
         : states(reinterpret_cast<u64*>(f.own_words[0])), ends(reinterpret_cast<u32*>(f.own_words[1])) {}
 
-    // Calls a function with each row of this thread in a tile, its index and the state behind it, after `before`.
-    // Returns the last state.
+    // Calls a function with the index of each row of this thread in a tile and the state after it. `before` is the
+    // state before the first. Returns the last state.
     template <class Function>
     __device__ static State of_tile(const Fragment& f, u64 tile, State before, const Function& function) {
         const u64 first = tile * kTileRows + threadIdx.x * kRowsOfThread;
@@ -345,7 +346,7 @@ struct Window {
         });
     }
 
-    // Makes the states of stripes those of all rows before them. One block does it.
+    // Replaces the state of each stripe by that of all rows before it. One block does it.
     __device__ void scan(const Fragment& f) const {
         if (blockIdx.x != 0) return;
         constexpr u32 kOfThread = kStripesMax / kThreads;
@@ -365,7 +366,7 @@ struct Window {
         }
     }
 
-    // Writes what is known behind a row to its words.
+    // Writes the state after a row to the words of its functions.
     __device__ void write(const Fragment& f, u64 row, const State& state) const {
         u64* own = f.totals + row * kGroupWords;
         if (kRowNumberWord != kNoWord) own[kRowNumberWord] = row - state.partition + 1;
@@ -392,7 +393,7 @@ struct Window {
         });
     }
 
-    // Gives all rows of a partition, or all peers, the totals of the last of them. That row keeps its own.
+    // Copies the totals of the last row of each partition, or of the last peer, to the others.
     __device__ void spread(const Fragment& f) const {
         each_row(f, [&](u64 row) {
             u64* own = f.totals + row * kGroupWords;

@@ -104,7 +104,7 @@ __device__ inline void write_groups(const Fragment& f) {
         u64 to = shared[1] + static_cast<u64>(behind);
         each_group(f, tile, [&](u32 i, u32 number, const u64* group) {
             if ((kept >> i & 1) == 0 || to >= count) return;
-            // If all are written, they keep their order.
+            // If all groups are written, they keep their order.
             const u64 at = count == f.groups ? number : to;
             write_group(f, at, f.own_keys != nullptr ? f.own_keys[number] - 1 : f.own_first + number, group);
             to++;

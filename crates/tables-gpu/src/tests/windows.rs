@@ -75,7 +75,8 @@ const AGGREGATED: &[&str] = &[
     "SELECT max(c), sum(c) FROM (SELECT max(b) OVER (PARTITION BY nothing) AS c FROM t) AS x",
 ];
 
-/// Queries that the CPU may compute: numbers of more than 63 bits, and functions whose rows have no order of their own.
+/// Queries that the CPU may compute: numbers of more than 63 bits, and functions whose rows have no order of their
+/// own.
 const EITHER: &[&str] = &[
     "SELECT max(c), max(n) FROM (SELECT c, rank() OVER (PARTITION BY a ORDER BY b) AS n FROM (SELECT a, b, CASE WHEN b > 5 THEN 18446744073709551615 ELSE 0 END AS c FROM t) AS x) AS y",
     "SELECT count(*), sum(n) FROM (SELECT CAST(row_number() OVER () AS bigint) AS n FROM t) AS x",
@@ -87,7 +88,8 @@ const EITHER: &[&str] = &[
     "SELECT rank() OVER (ORDER BY day), a FROM t ORDER BY day, a, moment LIMIT 20",
 ];
 
-/// Returns the rows of a query, in its order if it gives one, and whether the CPU computes a window or sorts all rows.
+/// Returns the rows of a query, in its order if it gives one, and whether the CPU computes a window or sorts all
+/// rows.
 async fn rows(context: &SessionContext, query: &str) -> (Vec<String>, (bool, bool)) {
     let frame = context.sql(query).await.expect("a plan");
     let of_task = Arc::new(frame.task_ctx());
