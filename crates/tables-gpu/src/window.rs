@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::logical_expr::{WindowFrameBound, WindowFrameUnits};
 use datafusion::physical_expr::window::{PlainAggregateWindowExpr, StandardWindowExpr, WindowExpr};
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec};
 use datafusion::physical_plan::projection::ProjectionExec;
@@ -105,7 +106,12 @@ pub(crate) fn sorted_by_all(plan: &Arc<dyn ExecutionPlan>) -> Option<&LexOrderin
 /// not wanted.
 pub(crate) fn unsorted(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     if sorted_by_all(plan).is_some() {
-        return unsorted(plan.children()[0]);
+        let below = unsorted(plan.children()[0]);
+        // Operators above rely on the number of partitions.
+        return match plan.is::<SortPreservingMergeExec>() {
+            true => Arc::new(CoalescePartitionsExec::new(below)),
+            false => below,
+        };
     }
     let keeps_all = plan.is::<FilterExec>()
         || plan.is::<ProjectionExec>()

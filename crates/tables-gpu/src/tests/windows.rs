@@ -86,6 +86,9 @@ const EITHER: &[&str] = &[
     "SELECT a, rank() OVER (ORDER BY strange, moment, b) FROM t",
     "SELECT name, m, lag(m) OVER (PARTITION BY name ORDER BY m) FROM (SELECT name, max(c) AS m FROM (SELECT name, flag, count(*) OVER (PARTITION BY name ORDER BY day) AS c FROM t) AS x GROUP BY name, flag) AS y",
     "SELECT rank() OVER (ORDER BY day), a FROM t ORDER BY day, a, moment LIMIT 20",
+    "SELECT j.k, sum(quantity * s1) FROM t JOIN (SELECT k, s * 2 AS s1 FROM (SELECT k, sum(v) AS s FROM m GROUP BY k ORDER BY k) AS q) AS j ON a = j.k GROUP BY j.k ORDER BY j.k",
+    "SELECT j.k, sum(v * s1) FROM m JOIN (SELECT a AS k, s * 2 AS s1 FROM (SELECT a, sum(quantity) AS s FROM t GROUP BY a ORDER BY a) AS q) AS j ON m.k = j.k GROUP BY j.k ORDER BY j.k",
+    "SELECT k, count(*) OVER (PARTITION BY k) FROM d JOIN (SELECT a + 1 AS b, a FROM (SELECT DISTINCT a FROM t ORDER BY a) AS q) AS j(b, k2) ON d.k = j.k2",
 ];
 
 /// Returns the rows of a query, in its order if it gives one, and whether the CPU computes a window or sorts all
