@@ -244,7 +244,8 @@ impl Order {
         };
         let mut is_first = true;
         for (word, index) in self.words.iter().rev() {
-            if word.bits == 0 && !(is_first && self.words.len() == 1) {
+            // A word without bits orders nothing.
+            if word.bits == 0 {
                 continue;
             }
             add(Step::Load, [0, *index as u64, is_first.into()], turn, None);
