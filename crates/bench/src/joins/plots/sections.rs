@@ -18,7 +18,7 @@ const BY_SHARE: Axes = Axes {
     y_axis: Axis::Log10,
 };
 
-/// Rates of joins in partitions that spill to host memory, and where they are from.
+/// Rates of the paper of Triton (Lutz et al., SIGMOD 2022), whose partitions spill to host memory.
 const PAPER_SPILLED: [(&str, f64); 2] = [
     ("Triton, 128 M tuples a side: V100, NVLink 2.0", 2.3),
     ("Triton, 2,048 M tuples a side: V100, NVLink 2.0", 1.7),
