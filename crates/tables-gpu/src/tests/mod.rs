@@ -20,6 +20,7 @@ mod repeats;
 mod sessions;
 mod slices;
 mod texts;
+mod times;
 mod unions;
 mod windows;
 
@@ -288,6 +289,7 @@ impl Fixture {
             QUERIES
                 .iter()
                 .chain(floats::QUERIES)
+                .chain(times::QUERIES)
                 .chain(ordinals::QUERIES)
                 .chain(joins::QUERIES),
         )
@@ -432,6 +434,7 @@ async fn the_cpu_computes_what_kernels_do_not() {
             REFUSED
                 .iter()
                 .chain(floats::REFUSED)
+                .chain(times::REFUSED)
                 .chain(ordinals::REFUSED)
                 .chain(distinct::REFUSED)
                 .chain(joins::REFUSED),
