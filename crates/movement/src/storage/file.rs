@@ -140,7 +140,7 @@ impl DataFile {
         })
     }
 
-    /// Injects a full disk, for tests: [`DataFile::write_all_at`] fails if it would end after these bytes of the file.
+    /// Injects a full disk, for tests: [`DataFile::write_all_at`] fails if it would end after these bytes.
     pub fn inject_full_disk(&mut self, room_bytes: u64) {
         self.room_bytes = Some(room_bytes);
     }

@@ -33,8 +33,8 @@ fn unlinked(folder: &Path) -> io::Result<File> {
     Ok(named.into_file())
 }
 
-/// Unlinks the files of [`unlinked`] in a folder that have a name: what kills left, and what other processes are about
-/// to unlink.
+/// Unlinks the files of [`unlinked`] in a folder that have a name: what kills left, and what other processes are
+/// about to unlink.
 fn remove_named(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
@@ -52,8 +52,8 @@ fn options() -> OpenOptions {
     options
 }
 
-/// Returns whether an error tells that the file system or the kernel has no unnamed files: some kernels open the folder
-/// instead, or do not find a file.
+/// Returns whether an error tells that the file system or the kernel has no unnamed files: some kernels open the
+/// folder instead, or do not find a file.
 fn is_unsupported(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
