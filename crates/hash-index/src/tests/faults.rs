@@ -86,7 +86,8 @@ fn join(device: &Device, is_hybrid: bool, before: impl Fn(Part)) -> Result<JoinT
     let bytes = shape.slot_bytes();
     before(Part::Rows);
     let [build, probe] = on(device, |cuda| {
-        Ok([Side::Build, Side::Probe].map(|side| generated(cuda, &WORKLOAD, side)))
+        let sides = [Side::Build, Side::Probe];
+        Ok(sides.map(|side| generated(cuda, &WORKLOAD, side)))
     })?;
     before(Part::Memory);
     let memory = on(device, move |cuda| {

@@ -269,7 +269,8 @@ impl DataFile {
     pub fn write_all_at(&self, offset: u64, from: &[u8]) -> Result<(), FileError> {
         let end = offset + from.len() as u64;
         if self.room_bytes.is_some_and(|room| end > room) {
-            return Err(self.failed(offset, io::Error::from_raw_os_error(libc::ENOSPC)));
+            let full = io::Error::from_raw_os_error(libc::ENOSPC);
+            return Err(self.failed(offset, full));
         }
         let mut done = 0;
         while done < from.len() {

@@ -203,7 +203,8 @@ async fn the_cpu_answers_if_a_device_is_lost_while_slices_run() {
         let [(why, count)] = &on_cpu[..] else {
             panic!("{on_cpu:?}");
         };
-        assert!(why == LOST && *count >= IN_SLICES.len() as u64, "{on_cpu:?}");
+        let is_right = why == LOST && *count >= IN_SLICES.len() as u64;
+        assert!(is_right, "{on_cpu:?}");
     }
 }
 
