@@ -321,7 +321,8 @@ async fn temporary_files_of_a_killed_process_are_removed_by_the_next() -> Result
     let data = folder.path().join("d/sql/spill");
     let sorted = "SELECT a FROM generate_series(1, 300000000) AS t(a) ORDER BY -a";
     let sort = ["--csv", "--memory-bytes-max", "128MiB", sorted];
-    for (place, files) in [(&["--data", "d"][..], &data), (&[], &scratch)] {
+    let places: [(&[&str], &Path); 2] = [(&["--data", "d"], &data), (&[], &scratch)];
+    for (place, files) in places {
         let mut child = sql(folder.path(), &[place, &sort].concat())
             .env("TMPDIR", &scratch)
             .stdout(Stdio::null())
