@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use forebay_device::Fault;
 use forebay_memory::Share;
 
 use super::data::Sizes;
 use super::devices::{explained, gpus};
-use super::emulated::{self, Emulated};
+use super::emulated::{self, Emulated, LOST};
 use super::random::compare_random;
 use super::{Fixture, QUERIES, compile_those, floats, joins};
 use crate::giving_way::Freeing;
@@ -158,6 +159,55 @@ async fn columns_make_room_for_tables() {
     fixture.compare([&query]).await;
 }
 
+/// Returns the rows of the CPU and those of a session that may use it, and what `EXPLAIN ANALYZE` then says.
+async fn on_lost(fixture: &Fixture, query: &str) -> (Vec<String>, Vec<String>, String) {
+    let (without, _) = Fixture::rows(&fixture.without, query).await;
+    let (found, _) = Fixture::rows(&fixture.lenient, query).await;
+    let explained = format!("EXPLAIN ANALYZE {query}");
+    let (plan, _) = Fixture::rows(&fixture.lenient, &explained).await;
+    let plan = plan.expect(query).concat();
+    (without.expect(query), found.expect(query), plan)
+}
+
+/// A device is lost in the middle of the kernels of a query. The other one, if any, has all rows afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cpu_answers_if_a_device_is_lost_while_slices_run() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    for devices in [1, 2] {
+        let emulated = Emulated::new();
+        let fixture = Fixture::new(emulated::devices(&emulated, devices), SIZES).await;
+        let (columns, left) = (&fixture.columns, &emulated.kernels_left);
+        for (query, bytes, wanted) in IN_SLICES {
+            columns.tables_bytes_max.store(*bytes, Ordering::Relaxed);
+            // The first run may find that it needs more slices. The second tells the number of kernels.
+            explained(&fixture, query).await;
+            left.store(u64::MAX, Ordering::Relaxed);
+            let plan = explained(&fixture, query).await;
+            assert!(plan.contains(wanted), "{query}: {plan}");
+            let kernels = u64::MAX - left.load(Ordering::Relaxed);
+            left.store(kernels / 2, Ordering::Relaxed);
+            let (without, found, plan) = on_lost(&fixture, query).await;
+            assert_eq!(found, without, "{query}");
+            assert_ne!(emulated.lost.load(Ordering::Relaxed), 0, "{query}");
+            match devices {
+                1 => assert!(plan.contains(LOST), "{query}: {plan}"),
+                _ => assert!(plan.contains(wanted), "{query}: {plan}"),
+            }
+            // The devices work again, and columns are read again.
+            emulated.lost.store(0, Ordering::Relaxed);
+            columns.known.lock().columns.clear();
+        }
+        let on_cpu = columns.counts.on_cpu();
+        let [(why, count)] = &on_cpu[..] else {
+            panic!("{on_cpu:?}");
+        };
+        let is_right = why == LOST && *count >= IN_SLICES.len() as u64;
+        assert!(is_right, "{on_cpu:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slices_give_the_rows_of_the_cpu_for_random_queries() {
     if !emulated::has_compiler() {
@@ -169,6 +219,34 @@ async fn slices_give_the_rows_of_the_cpu_for_random_queries() {
         .tables_bytes_max
         .store(600, Ordering::Relaxed);
     compare_random(&fixture, 24).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cpu_answers_if_a_gpu_is_lost_while_slices_run() {
+    let (query, bytes, wanted) = IN_SLICES[1];
+    let mut lost = 0;
+    for checks in 0..6 {
+        let Some(devices) = gpus() else { return };
+        let device = devices.list().remove(0);
+        let freeing = Freeing::default();
+        let engines = open_all(devices.list(), 1 << 30, Share::default(), None, &freeing);
+        let fixture = Fixture::new(engines.expect("room"), SIZES).await;
+        let room = &fixture.columns.tables_bytes_max;
+        room.store(bytes, Ordering::Relaxed);
+        let plan = explained(&fixture, query).await;
+        assert!(plan.contains(wanted), "{plan}");
+        device.inject(Fault::FailAfter { checks });
+        let (without, found, plan) = on_lost(&fixture, query).await;
+        assert_eq!(found, without, "after {checks} checks");
+        if device.is_lost() {
+            lost += 1;
+            let says_why = plan.contains("ran on the CPU") && plan.contains("lost");
+            assert!(says_why, "{plan}");
+        }
+        drop(fixture);
+        devices.halt();
+    }
+    assert!(lost > 2, "the GPU was lost at {lost} points only");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 16)]
