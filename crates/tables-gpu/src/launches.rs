@@ -35,6 +35,8 @@ const TABLES_OF_VALUES_MAX: usize = 256 << 20;
 pub(crate) struct Joins {
     memory: Option<Memory>,
     bytes: u64,
+    /// Bytes of the tables if they were whole.
+    whole_bytes: u64,
     /// Number of slices of the table of each join.
     counts: Vec<u64>,
     /// The slices of all tables, for each time that they are made.
@@ -47,6 +49,7 @@ impl Default for Joins {
         Joins {
             memory: None,
             bytes: 0,
+            whole_bytes: 0,
             counts: Vec::new(),
             turns: vec![Vec::new()],
         }
@@ -212,9 +215,11 @@ impl Joins {
             .collect();
         let (counts, bytes) = counts_of(builds, &of_first, columns.room_of_tables(device))?;
         let turns = turns_of(builds, &of_first, &counts);
+        let whole = builds.iter().map(|it| bytes_of(it, 1));
         Ok(Joins {
             memory: Some(columns.allocate(device, bytes, Need::Query(used))?),
             bytes,
+            whole_bytes: whole.fold(0, u64::saturating_add),
             counts,
             turns,
         })
@@ -223,6 +228,11 @@ impl Joins {
     /// Returns how often the tables are made: once if they are whole.
     pub(crate) fn turns(&self) -> usize {
         self.turns.len()
+    }
+
+    /// Returns the bytes of the tables if they were whole.
+    pub(crate) fn whole_bytes(&self) -> u64 {
+        self.whole_bytes
     }
 
     /// Returns the kernels that make the tables, one slice after the other.
