@@ -312,7 +312,7 @@ def scan_pinned(client, query, measured, case, rounds):
     milliseconds, rates = [], []
     for _ in range(rounds):
         plan = "\n".join(str(it) for row in client.execute("EXPLAIN ANALYZE " + query) for it in row)
-        found = re.search(r"([\d.]+) MB on the device and ([\d.]+) MB on the host, by .*? in ([\d.]+) ms", plan)
+        found = re.search(r"([\d.]+) MB on the device \(.*?\) and ([\d.]+) MB on the host, by .*? in ([\d.]+) ms", plan)
         if not found:
             sys.exit(plan)
         on_device, on_host, ms = map(float, found.groups())

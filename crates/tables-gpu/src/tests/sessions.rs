@@ -566,7 +566,7 @@ async fn columns_without_room_on_the_device_are_read_from_the_host() {
         .await
         .expect("a plan")
         .join("\n");
-    assert!(plan.contains("0.0 MB on the device and "), "{plan}");
+    assert!(plan.contains("on the device (0.0 %) and "), "{plan}");
     // When there is room, the columns that are read often are brought to the device.
     fixture
         .emulated
