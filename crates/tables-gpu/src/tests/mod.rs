@@ -412,19 +412,31 @@ fn compile_all(emulated: &Emulated) {
 
 /// Compiles the longest of some kernels for each architecture, if there is NVRTC.
 fn compile_those(emulated: &Emulated, are_wanted: impl Fn(&ProgramSpec) -> bool) {
+    compile_longest(emulated, are_wanted, [12; 3]);
+}
+
+/// Compiles the longest of some kernels, this many for each architecture, if there is NVRTC. With
+/// `FOREBAY_TEST_FULL=1` all are compiled.
+fn compile_longest(
+    emulated: &Emulated,
+    are_wanted: impl Fn(&ProgramSpec) -> bool,
+    counts: [usize; 3],
+) {
     if let Err(error) = nvrtc_version() {
         let required = std::env::var_os("FOREBAY_REQUIRE_NVRTC").is_some_and(|value| value == "1");
         assert!(!required, "{error}");
         println!("skipped: no NVRTC");
         return;
     }
+    let is_full = std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0");
     let kernels = emulated.kernels.lock();
     let mut specs: Vec<_> = kernels.values().filter(|it| are_wanted(it)).collect();
     // The longest have the most registers.
     specs.sort_by_key(|spec| std::cmp::Reverse(spec.source.len()));
-    for major in [8, 9, 10] {
+    for (major, count) in [8, 9, 10].into_iter().zip(counts) {
         let arch = Arch { major, minor: 0 };
-        for spec in specs.iter().take(12) {
+        let count = if is_full { specs.len() } else { count };
+        for spec in specs.iter().take(count) {
             let cubin = compile(spec, arch).unwrap_or_else(|error| panic!("{error}"));
             for kernel in cubin.entries {
                 assert_eq!(kernel.local_bytes, 0, "{arch}:\n{}", spec.source);

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::scalar::ScalarValue;
 use forebay_memory::Account;
@@ -150,6 +151,24 @@ pub(super) async fn rows(session: &mut Session, query: &str) -> Result<Vec<Strin
     let parsed = parse(query).expect("a query").remove(0);
     let outcome = session.run(parsed).await.map_err(|it| it.to_string())?;
     lines(outcome).await
+}
+
+/// Returns the lines of the physical plan that an `EXPLAIN` prints, in their order.
+pub(super) async fn plan_lines(session: &mut Session, explain: &str) -> Vec<String> {
+    let parsed = parse(explain).expect("a query").remove(0);
+    let Ok(Outcome::Rows(mut rows)) = session.run(parsed).await else {
+        panic!("no plan: {explain}");
+    };
+    let mut lines = Vec::new();
+    while let Some(batch) = rows.next().await.expect("a plan") {
+        let text = |column: usize, row: usize| {
+            array_value_to_string(batch.column(column), row).expect("a text")
+        };
+        for row in (0..batch.num_rows()).filter(|row| text(0, *row) != "logical_plan") {
+            lines.extend(text(1, row).lines().map(str::to_owned));
+        }
+    }
+    lines
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
