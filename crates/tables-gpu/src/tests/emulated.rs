@@ -16,7 +16,9 @@ use parking_lot::Mutex;
 use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 
-use crate::engine::{Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch};
+use crate::engine::{
+    COMPILING, Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch,
+};
 use crate::gpu::words;
 use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
@@ -60,8 +62,12 @@ pub(super) struct Emulated {
     /// Number of searches, and of launches.
     pub(super) searches: AtomicU64,
     pub(super) launches: AtomicU64,
-    /// The kernels that ran, by their source.
+    /// The kernels that were compiled, by their source.
     pub(super) kernels: Mutex<HashMap<String, ProgramSpec>>,
+    /// Whether a launch fails that does not wait for a kernel which was not compiled before.
+    pub(super) compiles_behind: AtomicBool,
+    /// Why no kernel compiles.
+    pub(super) compile_error: Mutex<Option<Reason>>,
 }
 
 impl Emulated {
@@ -83,7 +89,28 @@ impl Emulated {
             searches: AtomicU64::new(0),
             launches: AtomicU64::new(0),
             kernels: Mutex::default(),
+            compiles_behind: AtomicBool::new(false),
+            compile_error: Mutex::default(),
         })
+    }
+
+    /// Compiles the kernels of a launch, and those of later ones that come with it, as a GPU does.
+    fn compile(&self, launch: &Launch) -> Result<(), Reason> {
+        if let Some(reason) = &*self.compile_error.lock() {
+            return Err(reason.clone());
+        }
+        let programs = launch.kernels.iter().map(|it| &it.program);
+        let mut kernels = self.kernels.lock();
+        let before = kernels.len();
+        for spec in programs.chain(&launch.later).map(|it| it.spec()) {
+            let source = spec.source.to_string();
+            kernels.entry(source).or_insert_with(|| spec.clone());
+        }
+        let is_behind = !launch.waits && self.compiles_behind.load(Ordering::Relaxed);
+        match is_behind && kernels.len() > before {
+            true => Err(Reason::new(COMPILING)),
+            false => Ok(()),
+        }
     }
 
     fn allocate(&self, bytes: u64, tier: Tier, device: usize) -> Memory {
@@ -120,11 +147,7 @@ impl Emulated {
         let began = Instant::now();
         self.launches.fetch_add(1, Ordering::Relaxed);
         let specs: Vec<_> = launch.kernels.iter().map(|it| it.program.spec()).collect();
-        for spec in &specs {
-            let mut kernels = self.kernels.lock();
-            let source = spec.source.to_string();
-            kernels.entry(source).or_insert_with(|| (*spec).clone());
-        }
+        self.compile(launch)?;
         if let Some((zeroed, bytes)) = &launch.zeroed {
             self.write(&vec![0; *bytes as usize], zeroed.address);
         }

@@ -2,6 +2,7 @@
 
 mod benchmarks;
 mod chunks;
+mod compiling;
 mod data;
 mod declared;
 mod devices;
