@@ -10,6 +10,7 @@ mod distinct;
 mod emulated;
 mod explain;
 mod files;
+mod filters;
 mod floats;
 mod joins;
 mod lists;
