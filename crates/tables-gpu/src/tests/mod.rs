@@ -7,6 +7,7 @@ mod data;
 mod declared;
 mod devices;
 mod distinct;
+mod edges;
 mod emulated;
 mod explain;
 mod files;
