@@ -546,3 +546,16 @@ fn tables(kernel: &Kernel, of_keys: &[(usize, Vec<u32>)], files: usize) -> (Vec<
     }
     (words, offsets)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_of_tables_may_have_more_bytes_than_four_gib() {
+        for (elements, bits) in [(1_u64 << 32, 8), (1 << 30, 32), (1 << 31, u64::BITS)] {
+            let bytes = elements * u64::from(bits) / 8;
+            assert!((bytes..bytes + 4 + ALIGNMENT).contains(&area(elements, bits)));
+        }
+    }
+}

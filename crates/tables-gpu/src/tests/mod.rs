@@ -14,6 +14,7 @@ mod files;
 mod filters;
 mod floats;
 mod joins;
+mod large;
 mod lists;
 mod ordinals;
 mod programs;
