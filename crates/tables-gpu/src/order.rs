@@ -386,7 +386,7 @@ mod tests {
                 (keys[1], 8 * rows),
                 (numbers[0], 4 * rows),
                 (numbers[1], 4 * rows),
-                (counts, 4 * DIGITS * STRIPES_MAX),
+                (counts, 4 * DIGITS * (STRIPES_MAX + 1)),
                 (states, 8 * STRIPES_MAX * (2 + STATE_WORDS_MAX as u64)),
             ] {
                 assert!(first >= end, "{rows} rows: {first}, {end}");
