@@ -325,9 +325,11 @@ impl Image {
     ) -> Result<Ran, Reason> {
         let flag = bytes.first_chunk().map_or(0, |it| u32::from_le_bytes(*it));
         match flag {
-            2 => Err(Reason::new(MANY_MATCHES)),
-            3 => Err(Reason::new(FAR_APART)),
-            4 => Err(Reason::new("keys of a join that collide in a hash table")),
+            2 => Err(Reason::of_data(MANY_MATCHES)),
+            3 => Err(Reason::of_data(FAR_APART)),
+            4 => Err(Reason::of_data(
+                "keys of a join that collide in a hash table",
+            )),
             5 | 6 => Err(Reason::of_joins(Repeated {
                 same_keys: marked(&bytes[SAME_KEYS]),
                 many_rows: marked(&bytes[MANY_ROWS]),

@@ -30,7 +30,7 @@ use crate::giving_way::Freeing;
 use crate::gpu_files::{self, Reader};
 use crate::host::Host;
 use crate::program::THREADS;
-use crate::reason::{Missing, Reason};
+use crate::reason::{Kind, Missing, Reason};
 use crate::search::whole_tiles;
 use crate::work::StopOnDrop;
 
@@ -254,11 +254,14 @@ impl Engine for Gpu {
             let submitted = self.searches.submit(&self.device, order, answer);
             submitted.map_err(Reason::of)
         });
-        let name = self.name();
+        let device = Arc::clone(&self.device);
         async move {
             submitted?;
-            let lost = |_| Reason::new(format!("{name} did not search the texts"));
-            let found: ScanFound = replied.await.map_err(lost)?;
+            let failed = |_| match device.is_lost() {
+                true => Reason::lost(device.name()),
+                false => Reason::of(format!("{} did not search the texts", device.name())),
+            };
+            let found: ScanFound = replied.await.map_err(failed)?;
             Ok(Duration::from_secs_f64(found.device_ms / 1e3))
         }
         .boxed()
@@ -302,7 +305,7 @@ impl Engine for Gpu {
         });
         async move {
             submitted?;
-            let lost = |_| Err(Reason::new(format!("{name} was lost")));
+            let lost = |_| Err(Reason::lost(&name));
             let replied = replied.await;
             dropped.flag.take();
             replied.unwrap_or_else(lost)
@@ -387,7 +390,7 @@ pub(crate) fn words(bytes: &[u8]) -> Vec<u32> {
 
 /// Copies words to the device. Blocks until they are there.
 fn copy(device: &Device, words: &[u32], to: &Arc<DeviceMemory>) -> Result<(), Reason> {
-    let lost = || Reason::new(format!("{} was lost", device.name()));
+    let lost = || Reason::lost(device.name());
     let mut copies = Vec::new();
     for (index, piece) in words.chunks(COPY_BYTES / 4).enumerate() {
         let mut pinned = device.stage(piece.len() * 4).ok_or_else(lost)?;
@@ -587,7 +590,7 @@ impl Job for FragmentJob {
                 self.compiling.get_or_insert_with(Instant::now);
                 return Ok(Step::wait_for(compiling));
             }
-            self.reply(Err(Reason::new(COMPILING)));
+            self.reply(Err(Reason::of_kind(Kind::Compiling, COMPILING)));
             return Ok(Step::Done);
         }
         self.compiled = self.compiling.map_or(Duration::ZERO, |it| it.elapsed());
@@ -599,6 +602,6 @@ impl Job for FragmentJob {
     }
 
     fn fail(&mut self, failure: &JobFailure) {
-        self.reply(Err(Reason::of(failure)));
+        self.reply(Err(Reason::of(failure.clone())));
     }
 }
