@@ -199,6 +199,11 @@ settings! {
     /// Those that were used longest ago are deleted. A tenth of the file system is left free. 0 means none.
     tables_gpu_disk_bytes_max: u64 = "tables-gpu-disk-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "64GiB";
 
+    /// File of SQL queries that run one after the other when the server has started, with `forebay.gpu = on` and
+    /// `forebay.compile = wait`, so that their kernels are compiled and kept on disk. Queries that fail are logged with
+    /// their line. Statements that would change something fail.
+    tables_gpu_warm: Option<PathBuf> = "tables-gpu-warm", Kind::PathOrNone, "";
+
     /// Maximum size of the temporary files of all SQL queries together. A query that needs more fails.
     tables_spill_bytes_max: u64 = "tables-spill-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "64GiB";
 

@@ -22,6 +22,7 @@ mod slices;
 mod texts;
 mod times;
 mod unions;
+mod warming;
 mod windows;
 
 use std::panic::resume_unwind;
