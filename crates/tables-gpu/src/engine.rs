@@ -225,10 +225,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Returns the bytes of memory that columns, tables of joins and totals may take.
     fn max_bytes(&self) -> u64;
 
-    /// Allocates free memory.
+    /// Allocates free memory, or memory that other tenants give back as it is of SQL's share. Their callbacks run on
+    /// this thread: the caller must not hold the lock of the columns that are known.
     ///
     /// # Errors
-    /// If too little is free.
+    /// If that is too little.
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason>;
 
     /// Returns how many bytes may be allocated.

@@ -23,6 +23,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
+use crate::DeviceLimits;
 use crate::engine::{
     COMPILING, Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch,
 };
@@ -54,14 +55,14 @@ pub(crate) struct Gpu {
     searches: Arc<ScanQueue>,
 }
 
-/// Opens the tenants of devices, with at most `max_bytes` of the memory of each, and pinned memory of the host, charged
-/// to `host`. When other tenants need memory, `freeing` releases some.
+/// Opens the tenants of devices, with these limits of the memory of each, and pinned memory of the host, charged to
+/// `host`. When other tenants claim memory, `freeing` releases some.
 ///
 /// # Errors
 /// [`OutOfMemory`] if a device has no memory.
 pub(crate) fn open_all(
     devices: Vec<Arc<Device>>,
-    max_bytes: u64,
+    limits: DeviceLimits,
     host: Share,
     measurements: Option<&Measurements>,
     freeing: &Freeing,
@@ -76,7 +77,7 @@ pub(crate) fn open_all(
         let freeing = freeing.clone();
         let reclaim = move |bytes| freeing.free(index, bytes);
         let of_all = (Arc::clone(&host), Arc::clone(&reader));
-        let gpu = Gpu::open(index, device, max_bytes, of_all, reclaim)?;
+        let gpu = Gpu::open(index, device, limits, of_all, reclaim)?;
         Ok(Arc::new(gpu) as _)
     });
     gpus.collect()
@@ -86,14 +87,15 @@ impl Gpu {
     fn open(
         index: usize,
         device: Arc<Device>,
-        max_bytes: u64,
+        limits: DeviceLimits,
         (host, reader): (Arc<Host>, Arc<Reader>),
         reclaim: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<Gpu, OutOfMemory> {
-        let max_bytes = max_bytes.min(device.memory_budget_bytes());
+        let max_bytes = limits.max_bytes.min(device.memory_budget_bytes());
         let options = PoolOptions {
             name: "tables".to_owned(),
             min_bytes: 0,
+            share_bytes: device.part_of_memory(limits.share_percent),
             max_bytes,
         };
         let pool = device.open_pool(options, Some(Box::new(reclaim)))?;
@@ -123,7 +125,7 @@ impl Engine for Gpu {
     }
 
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason> {
-        let memory = self.pool.allocate(bytes).map_err(Reason::of)?;
+        let memory = self.pool.allocate_or_claim(bytes).map_err(Reason::of)?;
         Ok(Memory {
             address: memory.address(),
             device: self.index,
@@ -279,7 +281,7 @@ impl Engine for Gpu {
             device: self.index,
             bytes,
         };
-        let memory = self.pool.allocate(bytes);
+        let memory = self.pool.allocate_or_claim(bytes);
         let memory = memory.map_err(|error| Reason::of(error).for_want_of(missing));
         let name = self.name();
         let mut dropped = EndOnDrop {

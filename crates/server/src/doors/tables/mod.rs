@@ -17,7 +17,7 @@ use forebay_movement::pick::{Machine, SavedMeasurements};
 use forebay_tables::{GpuRule, Paths, Settings as TableSettings, Source, Tables};
 use forebay_tables_documents::{Clients, Collections};
 use forebay_tables_flight::Door as Flight;
-use forebay_tables_gpu::ColumnFiles;
+use forebay_tables_gpu::{ColumnFiles, DeviceLimits};
 use forebay_tables_postgres::Door as Postgres;
 use forebay_terminal::print_line;
 use tokio::net::{TcpListener, TcpStream};
@@ -343,12 +343,15 @@ fn gpu_rules(settings: &Settings, documents: &Documents, host: &Account) -> Vec<
     let Some(first) = gpus.first() else {
         return Vec::new();
     };
-    let bytes = match settings.tables_gpu_bytes_max {
-        0 => u64::MAX,
-        bytes => bytes,
+    let limits = DeviceLimits {
+        max_bytes: match settings.tables_gpu_bytes_max {
+            0 => u64::MAX,
+            bytes => bytes,
+        },
+        share_percent: settings.tables_gpu_share_percent,
     };
     let files = column_files(settings, first);
-    let rule = forebay_tables_gpu::rule(gpus, bytes, host, files);
+    let rule = forebay_tables_gpu::rule(gpus, limits, host, files);
     rule.into_iter().collect()
 }
 
