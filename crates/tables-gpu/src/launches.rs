@@ -170,7 +170,7 @@ fn counts_of(builds: &[Build], of_first: &[usize], room: u64) -> Result<(Vec<u64
         if largest.is_none() || slices > SLICES_MAX {
             let text =
                 format!("the tables of its joins need {bytes} bytes, and there is room for {room}");
-            let reason = Reason::new(text);
+            let reason = Reason::no_room(text);
             return Err(match builds.iter().any(|it| it.repeats) {
                 true => reason.of_repeated_rows(),
                 false => reason,
@@ -484,7 +484,7 @@ fn kernel(
     for (columns, rows) in resident.files.iter().zip(&chunks) {
         for column in &kernel.columns {
             if columns[column].is_on_disk {
-                return Err(Reason::new("columns of a join have no room in memory"));
+                return Err(Reason::no_room("columns of a join have no room in memory"));
             }
             let read = columns[column]
                 .chunks

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, StringArray, StringBuilder};
+use forebay_device::MemoryPool;
 use forebay_device::cuda::{DeviceType, ProgramSpec};
 use forebay_movement::{Tier, part_checksum};
 use futures_util::FutureExt;
@@ -51,6 +52,8 @@ pub(super) struct Emulated {
     pub(super) full: AtomicU64,
     /// The devices with memory of 48 KiB, by what they tell.
     pub(super) small: AtomicU64,
+    /// Where memory of devices is reserved, if a test has a budget.
+    pub(super) pool: Mutex<Option<Arc<MemoryPool>>>,
     /// How many allocations of memory of a device fail next.
     pub(super) failing: AtomicU64,
     /// How many kernels run before the device of the next one is lost.
@@ -82,6 +85,7 @@ impl Emulated {
             lost: AtomicU64::new(0),
             full: AtomicU64::new(0),
             small: AtomicU64::new(0),
+            pool: Mutex::default(),
             failing: AtomicU64::new(0),
             kernels_left: AtomicU64::new(u64::MAX),
             search_waits: Mutex::default(),
@@ -139,7 +143,7 @@ impl Emulated {
         begun.map(drop).map_err(|_| {
             left.store(u64::MAX, Ordering::Relaxed);
             self.lost.fetch_or(1 << device, Ordering::Relaxed);
-            Reason::new(LOST)
+            Reason::lost("emulated")
         })
     }
 
@@ -196,7 +200,7 @@ impl Shared {
     /// Returns an error if the device is lost.
     fn check(&self) -> Result<(), Reason> {
         match self.is_lost() {
-            true => Err(Reason::new(LOST)),
+            true => Err(Reason::lost("emulated")),
             false => Ok(()),
         }
     }
@@ -237,7 +241,14 @@ impl Engine for Shared {
         if fails.is_ok() || self.is_in(&self.0.full) {
             return Err(Reason::new("full"));
         }
-        Ok(self.0.allocate(bytes, Tier::Device, self.1))
+        let pool = self.0.pool.lock().clone();
+        let reserved = pool.map(|pool| pool.reserve_or_claim(bytes));
+        let reserved = reserved.transpose().map_err(Reason::of)?;
+        let memory = self.0.allocate(bytes, Tier::Device, self.1);
+        Ok(Memory {
+            held: Arc::new((memory.held, reserved)),
+            ..memory
+        })
     }
 
     fn free_bytes(&self) -> u64 {

@@ -22,10 +22,12 @@ mod random;
 mod reference;
 mod repeats;
 mod sessions;
+mod shares;
 mod slices;
 mod texts;
 mod times;
 mod unions;
+mod warming;
 mod windows;
 
 use std::panic::resume_unwind;
@@ -48,11 +50,20 @@ use self::devices::gpus;
 use self::emulated::Emulated;
 use self::floats::are_alike;
 use self::random::compare_random;
+use crate::DeviceLimits;
 use crate::columns::Columns;
 use crate::engine::Engine;
 use crate::giving_way::Freeing;
 use crate::gpu::open_all;
 use crate::rule::Fragments;
+
+/// Returns the limits of devices that SQL has for itself, with this many bytes of each.
+fn limits(max_bytes: u64) -> DeviceLimits {
+    DeviceLimits {
+        max_bytes,
+        share_percent: 100,
+    }
+}
 
 /// Queries whose aggregates a kernel computes.
 const QUERIES: &[&str] = &[
@@ -666,7 +677,7 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
     let device = devices.list().remove(0);
     let open = || {
         let (devices, freeing) = (vec![Arc::clone(&device)], Freeing::default());
-        open_all(devices, 1 << 30, Share::default(), None, &freeing).expect("room")
+        open_all(devices, limits(1 << 30), Share::default(), None, &freeing).expect("room")
     };
     for sizes in [
         Sizes(&[1]),

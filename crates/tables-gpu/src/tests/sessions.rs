@@ -1,6 +1,7 @@
 //! Sessions of the SQL engine with an engine of kernels: plans that are kept, and tables that change.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -222,6 +223,10 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
     largest_are_told(&fixture, figures.columns);
     let mut reasons = figures.on_cpu.iter().map(|(reason, _)| reason);
     assert!(reasons.any(|it| it.starts_with("median")), "{figures:?}");
+    let on_cpu: u64 = figures.on_cpu.iter().map(|(_, count)| count).sum();
+    let kinds: HashMap<_, _> = figures.on_cpu_kinds.into_iter().collect();
+    assert_eq!(kinds.values().sum::<u64>(), on_cpu);
+    assert!(kinds["unsupported"] > 0, "{kinds:?}");
     assert!(on_engine * 10 > queries.len() * 9);
 }
 
