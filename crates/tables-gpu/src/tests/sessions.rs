@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use super::data::{Sizes, write};
 use super::emulated::{self, Emulated};
 use super::floats::{self, are_alike};
-use super::{QUERIES, joins, lists};
+use super::{QUERIES, arithmetic, joins, lists};
 use crate::columns::Columns;
 use crate::disk::Disk;
 use crate::engine::Engine;
@@ -164,6 +164,7 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
     let queries: Vec<_> = QUERIES
         .iter()
         .chain(floats::QUERIES)
+        .chain(arithmetic::QUERIES)
         .chain(joins::QUERIES)
         .chain(lists::QUERIES)
         .collect();
