@@ -38,17 +38,17 @@ enum Rounding {
 }
 
 impl Rounding {
-    /// Returns the name of the function of kernels.
+    /// Returns its name in kernels.
     fn name(self) -> &'static str {
         match self {
-            Rounding::TowardsZero => "whole_steps",
-            Rounding::Down => "steps_below",
-            Rounding::Up => "steps_above",
-            Rounding::Nearest => "nearest_steps",
+            Rounding::TowardsZero => "kTowardsZero",
+            Rounding::Down => "kDown",
+            Rounding::Up => "kUp",
+            Rounding::Nearest => "kNearest",
         }
     }
 
-    /// Returns what that function returns. It never decreases while the number grows.
+    /// Returns the number of steps. It never decreases while the number grows.
     fn steps(self, number: i128, step: i128) -> i128 {
         let (steps, rest) = (number / step, number % step);
         match self {
@@ -81,12 +81,13 @@ impl Code<'_, '_> {
         let divisors = self.divisors(binary.right(), &right)?;
         let dividends = (left.min, left.max);
         let (name, bounds) = match op {
-            Operator::Divide => ("quotient_of", bounds_of_quotients(dividends, &divisors)),
-            _ => ("remainder_of", bounds_of_remainders(dividends, &divisors)),
+            Operator::Divide => ("kTowardsZero", bounds_of_quotients(dividends, &divisors)),
+            _ => ("kRest", bounds_of_remainders(dividends, &divisors)),
         };
         check(op, bounds, data_type)?;
         let kind = left.kind.max(right.kind).max(kind_of(bounds)?);
-        let text = format!("{name}({}, {})", left.widened(kind), right.widened(kind));
+        let (left_text, right_text) = (left.widened(kind), right.widened(kind));
+        let text = format!("divided<{name}>({left_text}, {right_text})");
         let valid = self.all(&[left.valid.as_ref(), right.valid.as_ref()]);
         self.narrowed(&text, bounds, valid)
     }
@@ -163,7 +164,8 @@ impl Code<'_, '_> {
         );
         let kind = value.kind.max(kind_of((0, step))?).max(kind_of(bounds)?);
         let (name, number) = (rounding.name(), value.widened(kind));
-        let text = format!("{name}({number}, static_cast<{}>({step}ll))", kind.name());
+        let step = format!("static_cast<{}>({step}ll)", kind.name());
+        let text = format!("divided<{name}>({number}, {step})");
         self.narrowed(&text, bounds, value.valid.clone())
     }
 
@@ -306,15 +308,7 @@ impl Code<'_, '_> {
 
 /// Returns whether the source of a kernel divides or rounds numbers.
 pub(crate) fn divides(source: &str) -> bool {
-    let names = [
-        "quotient_of(",
-        "remainder_of(",
-        "whole_steps(",
-        "steps_below(",
-        "steps_above(",
-        "nearest_steps(",
-    ];
-    names.iter().any(|name| source.contains(*name))
+    source.contains("divided<")
 }
 
 /// Returns the narrowest kind of numbers within bounds.
