@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn numbers_of_lists_have_one_word_or_two() {
-        let numbers = [-1 << 40, -2, 7];
+        let numbers = [-(1 << 40), -2, 7];
         assert_eq!(words_of(&numbers[1..], Kind::Small), [u32::MAX - 1, 7]);
         let wide = [0, u32::MAX - 255, u32::MAX - 1, u32::MAX, 7, 0];
         assert_eq!(words_of(&numbers, Kind::Large), wide);

@@ -18,8 +18,8 @@ template <class Number> __device__ inline Number computed(Division of, Number nu
     return quotient;
 }
 
-// The code of 128 bits is long, so that all divisions share it. PERF: a kernel of four quotients that are rounded twice
-// took NVRTC 13.0 9 to 11 s for `sm_90` if they shared the quotient alone, and 0.5 s with this function.
+// The code of 128 bits is long, so that all divisions share it. PERF: for a kernel of four quotients that are rounded
+// twice, and `sm_90`, NVRTC 13.0 took 9 to 11 s if they shared the quotient alone, and 0.5 s with this function.
 __device__ __attribute__((noinline)) i128 computed_wide(Division of, i128 number, i128 divisor) {
     return computed(of, number, divisor);
 }
