@@ -36,7 +36,7 @@ test: build test-rust smoke test-drivers
 test-rust: tools $(NVRTC_ENV)/installed
 	$(CARGO_TEST)
 
-## make test-full  all tests at full size: ten million documents, more kills and rounds, random SQL; hours
+## make test-full  all tests at full size: ten million documents, more kills and rounds, random SQL, all kernels of queries; hours
 test-full: build $(NVRTC_ENV)/installed
 	FOREBAY_TEST_FULL=1 $(CARGO_TEST)
 	FOREBAY_TEST_FULL=1 $(MAKE) smoke test-drivers
@@ -48,7 +48,7 @@ smoke: build
 	$(FOREBAY) bench io --smoke --json --folder $(CARGO_TARGET_DIR)/io --plot $(CARGO_TARGET_DIR)/io > $(CARGO_TARGET_DIR)/io.jsonl
 	$(FOREBAY) bench q6 --smoke --json --folder $(CARGO_TARGET_DIR)/q6 > $(CARGO_TARGET_DIR)/q6.jsonl
 	$(FOREBAY) bench transfer --smoke --json --plot $(CARGO_TARGET_DIR)/transfer > $(CARGO_TARGET_DIR)/transfer.jsonl
-	$(FOREBAY) bench joins --smoke --json > $(CARGO_TARGET_DIR)/joins.jsonl
+	$(FOREBAY) bench joins --smoke --json --plot $(CARGO_TARGET_DIR)/joins > $(CARGO_TARGET_DIR)/joins.jsonl
 
 test-drivers: build tools-test fetch
 	$(FOREBAY) bench ferretdb > $(CARGO_TARGET_DIR)/ferretdb.path

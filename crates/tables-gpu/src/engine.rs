@@ -122,6 +122,8 @@ pub(crate) struct KernelLaunch {
     pub(crate) own_words: Vec<u64>,
     /// Address of the bits of the elements that it has stored, or of the number of rows of a list.
     pub(crate) seen: u64,
+    /// Number of rows for which its own table has room, if several may have the same key.
+    pub(crate) own_rows: u32,
     /// The keys of its joins, and of its own table.
     pub(crate) keys: Vec<Keys>,
     pub(crate) own_keys: Keys,
@@ -223,10 +225,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Returns the bytes of memory that columns, tables of joins and totals may take.
     fn max_bytes(&self) -> u64;
 
-    /// Allocates free memory.
+    /// Allocates free memory, or memory that other tenants give back as it is of SQL's share. Their callbacks run on
+    /// this thread: the caller must not hold the lock of the columns that are known.
     ///
     /// # Errors
-    /// If too little is free.
+    /// If that is too little.
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason>;
 
     /// Returns how many bytes may be allocated.
@@ -323,9 +326,11 @@ impl Image {
     ) -> Result<Ran, Reason> {
         let flag = bytes.first_chunk().map_or(0, |it| u32::from_le_bytes(*it));
         match flag {
-            2 => Err(Reason::new(MANY_MATCHES)),
-            3 => Err(Reason::new(FAR_APART)),
-            4 => Err(Reason::new("keys of a join that collide in a hash table")),
+            2 => Err(Reason::of_data(MANY_MATCHES)),
+            3 => Err(Reason::of_data(FAR_APART)),
+            4 => Err(Reason::of_data(
+                "keys of a join that collide in a hash table",
+            )),
             5 | 6 => Err(Reason::of_joins(Repeated {
                 same_keys: marked(&bytes[SAME_KEYS]),
                 many_rows: marked(&bytes[MANY_ROWS]),
@@ -373,6 +378,7 @@ impl KernelLaunch {
             words: Vec::new(),
             own_words: Vec::new(),
             seen: 0,
+            own_rows: 0,
             keys: Vec::new(),
             own_keys: Keys::default(),
             slices: Vec::new(),
@@ -449,7 +455,7 @@ impl KernelLaunch {
             own_keys: DevicePointerMut::new(self.own_keys.address),
             key_bits: std::array::from_fn(|join| self.keys.get(join).map_or(0, |it| it.bits)),
             own_key_bits: self.own_keys.bits,
-            padding: 0,
+            own_rows: self.own_rows,
             slice_firsts: std::array::from_fn(|join| slice(join).first),
             slice_counts: std::array::from_fn(|join| slice(join).count),
             own_first: self.own_slice.first,

@@ -184,6 +184,9 @@ impl<'k, 'a> Code<'k, 'a> {
     }
 
     fn direct(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Value> {
+        if let Some(time) = self.time(expr) {
+            return time;
+        }
         if let Some(column) = expr.downcast_ref::<Column>() {
             return self.column(column);
         }
@@ -498,7 +501,7 @@ impl<'k, 'a> Code<'k, 'a> {
         })
     }
 
-    fn arithmetic(
+    pub(crate) fn arithmetic(
         &mut self,
         op: Operator,
         left: &Value,

@@ -57,7 +57,7 @@ pub(crate) fn capacity(keys: u64) -> Result<u64> {
     let slots = keys.saturating_mul(2).max(SLOTS_MIN);
     let slots = slots.checked_next_power_of_two();
     let slots = slots.filter(|it| *it <= SLOTS_MAX);
-    slots.ok_or_else(|| Reason::new(format!("{keys} keys in a hash table")))
+    slots.ok_or_else(|| Reason::of_data(format!("{keys} keys in a hash table")))
 }
 
 /// Where the keys of rows lie: the smallest value of each, and the number of values up to the largest.
@@ -191,6 +191,8 @@ pub(crate) struct Stored {
     pub(crate) elements: u64,
     /// Number of rows that are stored at most.
     pub(crate) rows: u64,
+    /// How many times the mean the rows of a slice may be, if several may have the same key.
+    pub(crate) skew: u64,
     /// Whether the elements are those of a hash table.
     pub(crate) is_hashed: bool,
     pub(crate) index: Index,
@@ -445,7 +447,7 @@ impl Code<'_, '_> {
         };
         let others = self.draft.joins[join].scanned.rows;
         match others > TURNS_MAX.into() || others.saturating_mul(least) > MATCHES_MAX {
-            true => Err(Reason::new(MANY_MATCHES)),
+            true => Err(Reason::of_data(MANY_MATCHES)),
             false => Ok(()),
         }
     }
@@ -593,11 +595,11 @@ impl Code<'_, '_> {
             elements.ok_or_else(|| Reason::new("a join by keys of more than 62 bits"))?;
         let is_hashed = elements > elements_max;
         let index = self.index(keys, &dense)?;
-        let rows = self
-            .draft
-            .scanned
-            .rows
-            .saturating_mul(self.draft.rows.spread);
+        let (rows, spread) = (self.draft.scanned.rows, self.draft.rows.spread);
+        let (rows, skew) = match self.draft.rows.are_repeated() {
+            true => (rows.saturating_mul(spread), 1),
+            false => (rows, spread),
+        };
         self.draft.stored = Some(Stored {
             dense: dense.clone(),
             keys: None,
@@ -608,6 +610,7 @@ impl Code<'_, '_> {
                 false => elements,
             },
             rows,
+            skew,
             is_hashed,
             index,
         });

@@ -300,7 +300,8 @@ impl Order {
         let bits = words.flat_map(|(word, _)| [word.not_of_peers, word.not_of_partition]);
         let shared_bytes = match step {
             Step::Load | Step::Gather | Step::Spread => 0,
-            Step::Count | Step::Place => 4 * DIGITS as u32,
+            Step::Count => 4 * DIGITS as u32,
+            Step::Place => 8 * THREADS,
             Step::Scatter => 4 * DIGITS as u32 * (1 + THREADS / 32),
             Step::Reduce | Step::Scan | Step::Apply => 8 * THREADS * (2 + self.state_words as u32),
         };
@@ -324,7 +325,7 @@ struct Arrays {
     keys: [u64; 2],
     /// The numbers of the rows, as above.
     rows: [u64; 2],
-    /// The rows of each digit in each stripe.
+    /// The rows of each digit in each stripe, and in all.
     counts: u64,
     /// The state of each stripe.
     states: u64,
@@ -344,9 +345,54 @@ impl Arrays {
         Arrays {
             keys: [place(8 * rows), place(8 * rows)],
             rows: [place(4 * rows), place(4 * rows)],
-            counts: place(4 * DIGITS * STRIPES_MAX),
+            counts: place(4 * DIGITS * (STRIPES_MAX + 1)),
             states: place(8 * STRIPES_MAX * (2 + order.state_words as u64)),
             bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_of_four_billion_rows_do_not_overlap() {
+        let order = Order {
+            program: Program::new(ProgramSpec {
+                name: String::new(),
+                source: "".into(),
+                headers: Vec::new(),
+                options: Vec::new(),
+                entries: Vec::new(),
+            }),
+            words: Vec::new(),
+            has_functions: true,
+            spreads: false,
+            row_words: 3,
+            state_words: STATE_WORDS_MAX,
+        };
+        for rows in [0, 1, 1 << 29, 1 << 31, u32::MAX.into()] {
+            let Arrays {
+                keys,
+                rows: numbers,
+                counts,
+                states,
+                bytes,
+            } = Arrays::new(&order, rows);
+            let mut end = 0;
+            for (first, bytes) in [
+                (keys[0], 8 * rows),
+                (keys[1], 8 * rows),
+                (numbers[0], 4 * rows),
+                (numbers[1], 4 * rows),
+                (counts, 4 * DIGITS * (STRIPES_MAX + 1)),
+                (states, 8 * STRIPES_MAX * (2 + STATE_WORDS_MAX as u64)),
+            ] {
+                assert!(first >= end, "{rows} rows: {first}, {end}");
+                end = first + bytes;
+            }
+            assert!((end..end + ALIGNMENT).contains(&bytes), "{rows} rows");
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, StringArray, StringBuilder};
+use forebay_device::MemoryPool;
 use forebay_device::cuda::{DeviceType, ProgramSpec};
 use forebay_movement::{Tier, part_checksum};
 use futures_util::FutureExt;
@@ -16,7 +17,9 @@ use parking_lot::Mutex;
 use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 
-use crate::engine::{Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch};
+use crate::engine::{
+    COMPILING, Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch,
+};
 use crate::gpu::words;
 use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
@@ -30,6 +33,9 @@ const MEMORY: u64 = 0x1000_0000_0000;
 const IMAGE: u64 = 0x2000_0000_0000;
 /// Bytes in front of both: for the arguments of a kernel, and so that no file is empty.
 const HEAD: usize = 4096;
+
+/// The reason if a device is lost, as that of a GPU.
+pub(super) const LOST: &str = "emulated was lost";
 
 /// The engine.
 #[derive(Debug)]
@@ -46,8 +52,12 @@ pub(super) struct Emulated {
     pub(super) full: AtomicU64,
     /// The devices with memory of 48 KiB, by what they tell.
     pub(super) small: AtomicU64,
+    /// Where memory of devices is reserved, if a test has a budget.
+    pub(super) pool: Mutex<Option<Arc<MemoryPool>>>,
     /// How many allocations of memory of a device fail next.
     pub(super) failing: AtomicU64,
+    /// How many kernels run before the device of the next one is lost.
+    pub(super) kernels_left: AtomicU64,
     /// What the next search waits for.
     pub(super) search_waits: Mutex<Option<oneshot::Receiver<()>>>,
     /// Whether the next read of column files panics.
@@ -55,8 +65,12 @@ pub(super) struct Emulated {
     /// Number of searches, and of launches.
     pub(super) searches: AtomicU64,
     pub(super) launches: AtomicU64,
-    /// The kernels that ran, by their source.
+    /// The kernels that were compiled, by their source.
     pub(super) kernels: Mutex<HashMap<String, ProgramSpec>>,
+    /// Whether a launch fails that does not wait for a kernel which was not compiled before.
+    pub(super) compiles_behind: AtomicBool,
+    /// Why no kernel compiles.
+    pub(super) compile_error: Mutex<Option<Reason>>,
 }
 
 impl Emulated {
@@ -71,13 +85,36 @@ impl Emulated {
             lost: AtomicU64::new(0),
             full: AtomicU64::new(0),
             small: AtomicU64::new(0),
+            pool: Mutex::default(),
             failing: AtomicU64::new(0),
+            kernels_left: AtomicU64::new(u64::MAX),
             search_waits: Mutex::default(),
             panics: AtomicBool::new(false),
             searches: AtomicU64::new(0),
             launches: AtomicU64::new(0),
             kernels: Mutex::default(),
+            compiles_behind: AtomicBool::new(false),
+            compile_error: Mutex::default(),
         })
+    }
+
+    /// Compiles the kernels of a launch, and those of later ones that come with it, as a GPU does.
+    fn compile(&self, launch: &Launch) -> Result<(), Reason> {
+        if let Some(reason) = &*self.compile_error.lock() {
+            return Err(reason.clone());
+        }
+        let programs = launch.kernels.iter().map(|it| &it.program);
+        let mut kernels = self.kernels.lock();
+        let before = kernels.len();
+        for spec in programs.chain(&launch.later).map(|it| it.spec()) {
+            let source = spec.source.to_string();
+            kernels.entry(source).or_insert_with(|| spec.clone());
+        }
+        let is_behind = !launch.waits && self.compiles_behind.load(Ordering::Relaxed);
+        match is_behind && kernels.len() > before {
+            true => Err(Reason::new(COMPILING)),
+            false => Ok(()),
+        }
     }
 
     fn allocate(&self, bytes: u64, tier: Tier, device: usize) -> Memory {
@@ -98,15 +135,23 @@ impl Emulated {
         written.expect("room");
     }
 
-    fn ran(&self, launch: &Launch) -> Result<Ran, Reason> {
+    /// Counts a kernel of a device, or loses the device.
+    fn begin_kernel(&self, device: usize) -> Result<(), Reason> {
+        let fewer = |left: u64| left.checked_sub(1);
+        let left = &self.kernels_left;
+        let begun = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        begun.map(drop).map_err(|_| {
+            left.store(u64::MAX, Ordering::Relaxed);
+            self.lost.fetch_or(1 << device, Ordering::Relaxed);
+            Reason::lost("emulated")
+        })
+    }
+
+    fn ran(&self, launch: &Launch, device: usize) -> Result<Ran, Reason> {
         let began = Instant::now();
         self.launches.fetch_add(1, Ordering::Relaxed);
         let specs: Vec<_> = launch.kernels.iter().map(|it| it.program.spec()).collect();
-        for spec in &specs {
-            let mut kernels = self.kernels.lock();
-            let source = spec.source.to_string();
-            kernels.entry(source).or_insert_with(|| (*spec).clone());
-        }
+        self.compile(launch)?;
         if let Some((zeroed, bytes)) = &launch.zeroed {
             self.write(&vec![0; *bytes as usize], zeroed.address);
         }
@@ -116,6 +161,7 @@ impl Emulated {
         bytes.set_len((HEAD + image.len) as u64).expect("room");
         bytes.write_all_at(&image.bytes, HEAD as u64).expect("room");
         for (index, (kernel, spec)) in launch.kernels.iter().zip(specs).enumerate() {
+            self.begin_kernel(device)?;
             if let Some((zeroed, bytes)) = &kernel.zeroed {
                 self.write(&vec![0; *bytes as usize], zeroed.address);
             }
@@ -151,6 +197,22 @@ pub(super) fn device() -> Vec<Arc<dyn Engine>> {
 }
 
 impl Shared {
+    /// Returns an error if the device is lost.
+    fn check(&self) -> Result<(), Reason> {
+        match self.is_lost() {
+            true => Err(Reason::lost("emulated")),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns an error if memory is that of the device, and the device is lost.
+    fn check_memory(&self, memory: &Memory) -> Result<(), Reason> {
+        match memory.tier {
+            Tier::Device => self.check(),
+            _ => Ok(()),
+        }
+    }
+
     fn is_in(&self, devices: &AtomicU64) -> bool {
         devices.load(Ordering::Relaxed) >> self.1 & 1 == 1
     }
@@ -173,14 +235,20 @@ impl Engine for Shared {
     }
 
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason> {
-        assert!(!self.is_lost(), "memory of a lost device");
         let fail = |left: u64| left.checked_sub(1);
         let failing = &self.0.failing;
         let fails = failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fail);
         if fails.is_ok() || self.is_in(&self.0.full) {
             return Err(Reason::new("full"));
         }
-        Ok(self.0.allocate(bytes, Tier::Device, self.1))
+        let pool = self.0.pool.lock().clone();
+        let reserved = pool.map(|pool| pool.reserve_or_claim(bytes));
+        let reserved = reserved.transpose().map_err(Reason::of)?;
+        let memory = self.0.allocate(bytes, Tier::Device, self.1);
+        Ok(Memory {
+            held: Arc::new((memory.held, reserved)),
+            ..memory
+        })
     }
 
     fn free_bytes(&self) -> u64 {
@@ -202,6 +270,9 @@ impl Engine for Shared {
     }
 
     fn read(&self, memory: &Memory, bytes: u64) -> BoxFuture<'static, Result<Vec<u32>, Reason>> {
+        if let Err(lost) = self.check_memory(memory) {
+            return std::future::ready(Err(lost)).boxed();
+        }
         let mut read = vec![0; bytes as usize];
         let file = self.0.memory.as_file();
         let begin = memory.address - MEMORY;
@@ -232,6 +303,9 @@ impl Engine for Shared {
 
     fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>> {
         assert_eq!(to.device, self.1);
+        if let Err(lost) = self.check_memory(to) {
+            return std::future::ready(Err(lost)).boxed();
+        }
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.0.write(&bytes, to.address);
         std::future::ready(Ok(())).boxed()
@@ -294,7 +368,7 @@ impl Engine for Shared {
     }
 
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>> {
-        assert!(!self.is_lost(), "kernels on a lost device");
-        std::future::ready(self.0.ran(&launch)).boxed()
+        let ran = self.check().and_then(|()| self.0.ran(&launch, self.1));
+        std::future::ready(ran).boxed()
     }
 }

@@ -12,7 +12,9 @@ use forebay_memory::Account;
 use super::data::Sizes;
 use super::devices::gpus;
 use super::emulated;
+use super::limits;
 use super::sessions::{Fixture, ON, replace, rows};
+use super::slices::slices_of;
 use crate::giving_way::Freeing;
 use crate::gpu::open_all;
 
@@ -181,7 +183,7 @@ async fn columns_without_room_in_memory_are_read_pass_by_pass() {
     let mut with = fixture.session(ON).await;
     let plan = rows(&mut with, &format!("EXPLAIN ANALYZE {}", queries[4])).await;
     let plan = plan.expect("a plan").concat();
-    assert!(plan.contains("groups in 4 slices"), "{plan}");
+    assert_eq!(slices_of(&plan, "groups"), Some(4), "{plan}");
     room.store(u64::MAX, Ordering::Relaxed);
     let figures = fixture.tables.gpu_figures().remove(0);
     assert_eq!((figures.column_bytes, figures.host_bytes), (0, 0));
@@ -223,7 +225,7 @@ async fn a_gpu_reads_column_files() {
     let open = || {
         // No memory of the host.
         let (devices, host) = (vec![Arc::clone(&device)], Account::new(1).share());
-        open_all(devices, 256 << 20, host, None, &Freeing::default()).expect("room")
+        open_all(devices, limits(256 << 20), host, None, &Freeing::default()).expect("room")
     };
     let started = |gpu| fixture.started_on(gpu, 1 << 30);
     let first = started(open());

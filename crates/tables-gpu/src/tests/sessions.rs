@@ -1,12 +1,14 @@
 //! Sessions of the SQL engine with an engine of kernels: plans that are kept, and tables that change.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::scalar::ScalarValue;
 use forebay_memory::Account;
@@ -16,7 +18,7 @@ use tempfile::TempDir;
 use super::data::{Sizes, write};
 use super::emulated::{self, Emulated};
 use super::floats::{self, are_alike};
-use super::{QUERIES, arithmetic, joins, lists};
+use super::{QUERIES, arithmetic, joins, lists, times};
 use crate::columns::Columns;
 use crate::disk::Disk;
 use crate::engine::Engine;
@@ -151,6 +153,24 @@ pub(super) async fn rows(session: &mut Session, query: &str) -> Result<Vec<Strin
     lines(outcome).await
 }
 
+/// Returns the lines of the physical plan that an `EXPLAIN` prints, in their order.
+pub(super) async fn plan_lines(session: &mut Session, explain: &str) -> Vec<String> {
+    let parsed = parse(explain).expect("a query").remove(0);
+    let Ok(Outcome::Rows(mut rows)) = session.run(parsed).await else {
+        panic!("no plan: {explain}");
+    };
+    let mut lines = Vec::new();
+    while let Some(batch) = rows.next().await.expect("a plan") {
+        let text = |column: usize, row: usize| {
+            array_value_to_string(batch.column(column), row).expect("a text")
+        };
+        for row in (0..batch.num_rows()).filter(|row| text(0, *row) != "logical_plan") {
+            lines.extend(text(1, row).lines().map(str::to_owned));
+        }
+    }
+    lines
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queries_of_sessions_give_the_rows_of_the_cpu() {
     if !emulated::has_compiler() {
@@ -165,6 +185,7 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
         .iter()
         .chain(floats::QUERIES)
         .chain(arithmetic::QUERIES)
+        .chain(times::OF_SESSIONS)
         .chain(joins::QUERIES)
         .chain(lists::QUERIES)
         .collect();
@@ -202,6 +223,10 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
     largest_are_told(&fixture, figures.columns);
     let mut reasons = figures.on_cpu.iter().map(|(reason, _)| reason);
     assert!(reasons.any(|it| it.starts_with("median")), "{figures:?}");
+    let on_cpu: u64 = figures.on_cpu.iter().map(|(_, count)| count).sum();
+    let kinds: HashMap<_, _> = figures.on_cpu_kinds.into_iter().collect();
+    assert_eq!(kinds.values().sum::<u64>(), on_cpu);
+    assert!(kinds["unsupported"] > 0, "{kinds:?}");
     assert!(on_engine * 10 > queries.len() * 9);
 }
 
@@ -565,7 +590,7 @@ async fn columns_without_room_on_the_device_are_read_from_the_host() {
         .await
         .expect("a plan")
         .join("\n");
-    assert!(plan.contains("0.0 MB on the device and "), "{plan}");
+    assert!(plan.contains("on the device (0.0 %) and "), "{plan}");
     // When there is room, the columns that are read often are brought to the device.
     fixture
         .emulated
