@@ -254,6 +254,7 @@ pub(crate) fn headers() -> Vec<(String, String)> {
     vec![
         device_header(),
         ("arguments.cuh".to_owned(), arguments),
+        header("cancelled.cuh", include_str!("kernels/cancelled.cuh")),
         header("numbers.cuh", include_str!("kernels/numbers.cuh")),
         header("hash.cuh", include_str!("kernels/hash.cuh")),
         header("merge.cuh", include_str!("kernels/merge.cuh")),

@@ -48,6 +48,10 @@ pub(super) struct Emulated {
     pub(super) small: AtomicU64,
     /// How many allocations of memory of a device fail next.
     pub(super) failing: AtomicU64,
+    /// Whether memory that is allocated has bytes with which an index would lead out of it.
+    pub(super) poisons: AtomicBool,
+    /// The query is cancelled in the kernel that runs after this many, after as many looks at the flag.
+    pub(super) cancels: Mutex<Option<(u64, u64)>>,
     /// What the next search waits for.
     pub(super) search_waits: Mutex<Option<oneshot::Receiver<()>>>,
     /// Whether the next read of column files panics.
@@ -72,6 +76,8 @@ impl Emulated {
             full: AtomicU64::new(0),
             small: AtomicU64::new(0),
             failing: AtomicU64::new(0),
+            poisons: AtomicBool::new(false),
+            cancels: Mutex::default(),
             search_waits: Mutex::default(),
             panics: AtomicBool::new(false),
             searches: AtomicU64::new(0),
@@ -85,6 +91,9 @@ impl Emulated {
         let begin = end.next_multiple_of(16);
         *end = begin + bytes;
         self.memory.as_file().set_len(*end).expect("room");
+        if self.poisons.load(Ordering::Relaxed) {
+            self.write(&vec![0xA5; bytes as usize], MEMORY + begin);
+        }
         Memory {
             address: MEMORY + begin,
             device,
@@ -96,6 +105,19 @@ impl Emulated {
     fn write(&self, bytes: &[u8], address: u64) {
         let written = self.memory.as_file().write_all_at(bytes, address - MEMORY);
         written.expect("room");
+    }
+
+    /// Returns the number of looks at the flag of the next kernel after which the query is cancelled.
+    fn looks(&self) -> u64 {
+        let mut cancels = self.cancels.lock();
+        let Some((kernels, looks)) = *cancels else {
+            return u64::MAX;
+        };
+        *cancels = kernels.checked_sub(1).map(|kernels| (kernels, looks));
+        match kernels {
+            0 => looks,
+            _ => u64::MAX,
+        }
     }
 
     fn ran(&self, launch: &Launch) -> Result<Ran, Reason> {
@@ -125,7 +147,8 @@ impl Emulated {
             let of_kernel = image.arguments_at(index, IMAGE + HEAD as u64);
             of_kernel.append(&mut arguments);
             bytes.write_all_at(&arguments, 0).expect("room");
-            Program::of(spec).run((self.memory.path(), MEMORY), (file.path(), IMAGE));
+            let (memory, image) = ((self.memory.path(), MEMORY), (file.path(), IMAGE));
+            Program::of(spec).run(memory, image, self.looks());
         }
         let mut results = vec![0; image.len - image.flag];
         let begin = (HEAD + image.flag) as u64;

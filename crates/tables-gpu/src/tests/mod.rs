@@ -1,6 +1,7 @@
 //! Queries on an engine and without it: the same rows.
 
 mod benchmarks;
+mod cancelled;
 mod chunks;
 mod data;
 mod declared;
