@@ -1,4 +1,4 @@
-// How kernels end early: they look at the flag, which the host sets if the query is cancelled, and other kernels of the
+// How kernels end early: they look at the flag, which the host sets if the query is cancelled, and kernels of the same
 // launch if they give up. The host uses nothing of such a launch, or begins it again with more room.
 #pragma once
 #include "arguments.cuh"

@@ -231,7 +231,8 @@ async fn cancel_sort(fixture: &Fixture) {
     zeroed.expect("a device");
     cancelled(engine, launched, &counter).await;
     let sorted = engine.read(&sorted.memory, sorted.bytes).await;
-    assert_eq!(sorted.expect("a device"), vec![0; words]);
+    let sorted = sorted.expect("a device");
+    assert!(sorted.iter().all(|word| *word == 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

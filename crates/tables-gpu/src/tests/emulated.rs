@@ -147,8 +147,8 @@ impl Emulated {
             let of_kernel = image.arguments_at(index, IMAGE + HEAD as u64);
             of_kernel.append(&mut arguments);
             bytes.write_all_at(&arguments, 0).expect("room");
-            let (memory, image) = ((self.memory.path(), MEMORY), (file.path(), IMAGE));
-            Program::of(spec).run(memory, image, self.looks());
+            let (memory, mapped) = ((self.memory.path(), MEMORY), (file.path(), IMAGE));
+            Program::of(spec).run(memory, mapped, self.looks());
         }
         let mut results = vec![0; image.len - image.flag];
         let begin = (HEAD + image.flag) as u64;
