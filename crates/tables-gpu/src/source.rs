@@ -256,6 +256,7 @@ pub(crate) fn headers() -> Vec<(String, String)> {
     vec![
         device_header(),
         ("arguments.cuh".to_owned(), arguments),
+        header("cancelled.cuh", include_str!("kernels/cancelled.cuh")),
         header("numbers.cuh", include_str!("kernels/numbers.cuh")),
         header("arithmetic.cuh", include_str!("kernels/arithmetic.cuh")),
         header("hash.cuh", include_str!("kernels/hash.cuh")),

@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod benchmarks;
+mod cancelled;
 mod chunks;
 mod compiling;
 mod data;
