@@ -56,7 +56,7 @@ impl Code<'_, '_> {
                 // It hides a timestamp from the planner.
                 ("instant", [of]) => Some(self.value(of)),
                 ("date_part", [part, of]) => Some(self.part(expr, part, of)),
-                ("date_trunc" | "date_bin", _) => Some(self.rounded(expr)),
+                ("date_trunc" | "date_bin", _) => Some(self.rounded_down(expr)),
                 ("interval_length", [of]) => Some(self.length(of)),
                 _ => None,
             };
@@ -216,7 +216,7 @@ impl Code<'_, '_> {
     }
 
     /// Declares a time that is rounded down: `date_trunc` or `date_bin`.
-    fn rounded(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Value> {
+    fn rounded_down(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Value> {
         let (of, step) = self.rounding(expr)?;
         let units = units_of_day(&self.data_type(&of)?)?;
         let value = self.value(&of)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay_device::cuda::{Program, ProgramSpec};
 use forebay_memory::Share;
 
-use super::Fixture;
+use super::{Fixture, limits};
 use super::data::Sizes;
 use super::devices::gpus;
 use super::emulated::{self, Emulated};
@@ -57,9 +57,8 @@ __device__ inline void add(const Fragment& f, const Columns&, Joined&, const u32
 
 /// Returns the launch of the kernel over this many rows, which counts in memory of 8 bytes.
 fn launch(waits: bool, rows: u32, counter: &Memory) -> Launch {
-    let head = format!(
-        "constexpr bool kWaits = {waits};\nconstexpr unsigned kThreads = {THREADS};\n"
-    );
+    let head =
+        format!("constexpr bool kWaits = {waits};\nconstexpr unsigned kThreads = {THREADS};\n");
     let program = Program::new(ProgramSpec {
         name: "tables/tiles.cu".to_owned(),
         source: (head + TILES).into(),
@@ -190,7 +189,13 @@ async fn cancelled(engine: &Arc<dyn Engine>, launched: Launch, counter: &Memory)
 async fn a_gpu_ends_a_scan_that_is_cancelled() {
     let Some(devices) = gpus() else { return };
     let freeing = Freeing::default();
-    let engines = open_all(devices.list(), 1 << 28, Share::default(), None, &freeing);
+    let engines = open_all(
+        devices.list(),
+        limits(1 << 28),
+        Share::default(),
+        None,
+        &freeing,
+    );
     let engine = engines.expect("room").remove(0);
     let counter = counter(&engine).await;
     // A thousand tiles for each of a thousand blocks, or more.
@@ -239,7 +244,13 @@ async fn cancel_sort(fixture: &Fixture) {
 async fn a_gpu_ends_a_sort_that_is_cancelled() {
     let Some(devices) = gpus() else { return };
     let freeing = Freeing::default();
-    let engines = open_all(devices.list(), 1 << 28, Share::default(), None, &freeing);
+    let engines = open_all(
+        devices.list(),
+        limits(1 << 28),
+        Share::default(),
+        None,
+        &freeing,
+    );
     let fixture = Fixture::new(engines.expect("room"), Sizes(&[3000])).await;
     let query = "SELECT a, day, sum(quantity) OVER (PARTITION BY a ORDER BY day) FROM t WHERE quantity < 20";
     let (rows, _) = Fixture::rows(&fixture.with, query).await;
