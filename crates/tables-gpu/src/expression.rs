@@ -35,6 +35,8 @@ pub(crate) struct Function {
     pub(crate) lines: Vec<String>,
     /// The comments above it.
     pub(crate) comments: Vec<String>,
+    /// The join that it looks up.
+    pub(crate) join: Option<usize>,
     /// The columns of the kernel that they read.
     pub(crate) columns: BTreeSet<usize>,
     /// Variables by their declared values.

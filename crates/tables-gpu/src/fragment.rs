@@ -339,7 +339,9 @@ impl Fragment {
             // A mark above a join whose rows were not all stored may be wrong: the next run tells.
             let mut others = repeated.same_keys.iter();
             if others.all(|other| join.rows.join_of(*other).is_none()) {
-                join.repeats = join.is_unique().then_some(true)?;
+                if !join.repeat() {
+                    return None;
+                }
             }
         }
         for source in &repeated.many_rows {

@@ -33,6 +33,7 @@ mod distinct;
 mod domain;
 mod draft;
 mod engine;
+mod exists;
 mod explain;
 mod expression;
 mod figures;

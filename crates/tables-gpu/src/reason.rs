@@ -68,6 +68,17 @@ impl Reason {
         }
     }
 
+    /// Returns the same reason, which does not hold for a join whose table has all rows of this source.
+    pub(crate) fn of_same_keys(self, source: usize) -> Reason {
+        Reason {
+            repeated: Some(Repeated {
+                same_keys: vec![source],
+                many_rows: Vec::new(),
+            }),
+            ..self
+        }
+    }
+
     /// Returns the sources whose rows repeat, if that is the reason.
     pub(crate) fn repeated(&self) -> Option<&Repeated> {
         self.repeated.as_ref()

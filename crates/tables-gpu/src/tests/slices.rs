@@ -34,6 +34,12 @@ const IN_SLICES: &[(&str, u64, &str)] = &[
         8 << 10,
         "tables of joins in",
     ),
+    // Each slice is told of all rows.
+    (
+        "SELECT count(*), sum(quantity) FROM t WHERE b NOT IN (SELECT score FROM u WHERE score IS NOT NULL)",
+        4 << 10,
+        "tables of joins in",
+    ),
     (
         "SELECT day, flag, count(*), sum(b) FROM t GROUP BY 1, 2",
         8 << 10,
