@@ -59,9 +59,10 @@ __device__ inline u32 matched_or_last(const Joined (&joined)[kRows], u32 more, u
 }
 
 // Returns which rows of this thread have a match that meets the condition of a semi, anti or mark join, of those that
-// the steps before kept. Stops at the first match of each row.
+// the steps before kept. Stops at the first match of each row. If the kernel ends, leaves out the rows of `before` with
+// matches that were not tested.
 template <u32 kStep>
-__device__ inline u32 with_match(const Fragment& f, Columns& columns, Joined (&joined)[kRows], u32 before) {
+__device__ inline u32 with_match(const Fragment& f, Columns& columns, Joined (&joined)[kRows], u32& before) {
     constexpr u32 kJoin = kStepJoin[kStep];
 #pragma unroll
     for (u32 i = 0; i < kRows; i++) joined[i].word[kPlaceWord<kJoin>] = 0;
@@ -72,7 +73,9 @@ __device__ inline u32 with_match(const Fragment& f, Columns& columns, Joined (&j
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) more |= static_cast<u32>(joined[i].word[kNextWord<kJoin>] != 0) << i;
         more &= wanted & ~matched;
-        wanted = may_go_on(f, columns, __popc(wanted)) ? more : 0;
+        const bool goes_on = may_go_on(f, columns, __popc(wanted));
+        if (!goes_on) before &= ~more;
+        wanted = goes_on ? more : 0;
     }
     return matched;
 }
