@@ -48,7 +48,7 @@ smoke: build
 	$(FOREBAY) bench io --smoke --json --folder $(CARGO_TARGET_DIR)/io --plot $(CARGO_TARGET_DIR)/io > $(CARGO_TARGET_DIR)/io.jsonl
 	$(FOREBAY) bench q6 --smoke --json --folder $(CARGO_TARGET_DIR)/q6 > $(CARGO_TARGET_DIR)/q6.jsonl
 	$(FOREBAY) bench transfer --smoke --json --plot $(CARGO_TARGET_DIR)/transfer > $(CARGO_TARGET_DIR)/transfer.jsonl
-	$(FOREBAY) bench joins --smoke --json > $(CARGO_TARGET_DIR)/joins.jsonl
+	$(FOREBAY) bench joins --smoke --json --plot $(CARGO_TARGET_DIR)/joins > $(CARGO_TARGET_DIR)/joins.jsonl
 
 test-drivers: build tools-test fetch
 	$(FOREBAY) bench ferretdb > $(CARGO_TARGET_DIR)/ferretdb.path

@@ -129,7 +129,7 @@ def measure(letter, scale, rounds):
         rates = [(build_rows + probe_rows) / it / 1e9 for it in seconds[1:]]
         print(json.dumps({
             "bench": "joins", "case": f"join-cpu/{letter}", "engine": engine, "device": f"host:{CORES}",
-            "metric": "giga_tuples_per_s", "median": statistics.median(rates), "min": min(rates), "max": max(rates),
+            "driver": "none", "metric": "giga_tuples_per_s", "median": statistics.median(rates), "min": min(rates), "max": max(rates),
             "n": len(rates), "expect": probe_rows, "commit": COMMIT,
             "date": datetime.datetime.now(datetime.UTC).strftime("%FT%TZ"),
             "command": " ".join(["python3 bench/joins_rivals.py", *sys.argv[1:]])}), flush=True)

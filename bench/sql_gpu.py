@@ -6,7 +6,8 @@ it, and in DuckDB over tables of its own in memory. Exits with 1 if answers diff
 queries of TPC-H, whatever part of them runs on the GPU. The case `like`, alone, searches the comments of orders for patterns
 that are new in each round. The case `floats`, alone, is queries over the numbers of `lineitem` in double precision, in a file
 that is written beside the others. The case `rows`, alone, is queries that return rows, and a `ROLLUP`; `many`, alone, joins that repeat rows, of all pairs, unions, and several `DISTINCT` aggregates; `windows`, alone, window functions and a sort; `texts`, alone, groups by texts of
-many values, in a file of 50 million rows that is written beside the others. The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
+many values, in a file of 50 million rows that is written beside the others; `times`, alone, groups by times, in a file of
+100 million rows. The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
 pinned memory of the host.
 """
 
@@ -122,6 +123,16 @@ WINDOWS = {
     "sort, items of a day": """SELECT l_orderkey, l_linenumber, l_extendedprice FROM lineitem WHERE l_shipdate = DATE '1995-05-05'
         ORDER BY l_extendedprice DESC, l_orderkey, l_linenumber""",
 }
+TIMES = {
+    "times, by hour": "SELECT date_trunc('hour', began) AS hour, count(*), sum(bytes) FROM requests GROUP BY 1 ORDER BY 1",
+    "times, by hour of the week": """SELECT extract(dow FROM began)::int, extract(hour FROM began)::int, count(*), max(bytes) FROM requests
+        GROUP BY 1, 2 ORDER BY 1, 2""",
+    "times, slow by day": """SELECT began::date AS day, count(*) FROM requests WHERE ended - began > INTERVAL '9 seconds'
+        GROUP BY 1 ORDER BY 1""",
+    "times, by 15 minutes": """SELECT date_bin(INTERVAL '15 minutes', began) AS quarter, max(bytes), count(*) FROM requests
+        GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 10""",
+    "times, by month": "SELECT date_trunc('month', ended) AS month, avg(bytes)::float8 FROM requests GROUP BY 1 ORDER BY 1",
+}
 # If it is not cancelled, its kernel ends because there are too many matches.
 MANY_PAIRS = "SELECT count(*), sum(l_quantity) FROM lineitem JOIN supplier ON l_extendedprice < s_acctbal * 10 WHERE l_quantity > 0"
 SMALL = {"small": "SELECT count(*) FROM small WHERE l_quantity < 24"}
@@ -136,7 +147,7 @@ COLUMNS = {
         l_shipinstruct, l_suppkey, l_partkey, l_orderkey""",
     "lineorder": """lo_custkey, lo_partkey, lo_suppkey, lo_orderdate, lo_quantity, lo_extendedprice, lo_discount, lo_revenue,
         lo_supplycost""",
-    "orders": "o_orderpriority, o_comment", "floats": "*", "visits": "*", "customer": "*", "supplier": "*", "part": "*", "date": "*",
+    "orders": "o_orderpriority, o_comment", "floats": "*", "visits": "*", "requests": "*", "customer": "*", "supplier": "*", "part": "*", "date": "*",
 }
 
 
@@ -287,12 +298,21 @@ def write_visits(duck, folder):
         CAST(29 * random() AS INTEGER) AS day FROM range(50000000))) TO '{folder}/visits.parquet'""")
 
 
+def write_requests(duck, folder):
+    # 100 days in order, as a log has them, each request with a time that is a little late.
+    duck.execute(f"""COPY (SELECT make_timestamp(began) AS began, make_timestamp(began + took) AS ended, bytes FROM (
+        SELECT 1767225600000000 + row * 86400 + CAST(5000000 * random() AS BIGINT) AS began,
+        CAST(10000000 * random() AS BIGINT) AS took, CAST(1000000 * random() AS INTEGER) AS bytes
+        FROM range(100000000) AS rows(row))) TO '{folder}/requests.parquet'""")
+    duck.execute("CREATE MACRO date_bin(step, time) AS time_bucket(step, time, TIMESTAMP '1970-01-01 00:00:00')")
+
+
 def scan_pinned(client, query, measured, case, rounds):
     """Measures a scan of columns in memory of the host: kernels, and the bytes there for each second of them."""
     milliseconds, rates = [], []
     for _ in range(rounds):
         plan = "\n".join(str(it) for row in client.execute("EXPLAIN ANALYZE " + query) for it in row)
-        found = re.search(r"([\d.]+) MB on the device and ([\d.]+) MB on the host, by .*? in ([\d.]+) ms", plan)
+        found = re.search(r"([\d.]+) MB on the device \(.*?\) and ([\d.]+) MB on the host, by .*? in ([\d.]+) ms", plan)
         if not found:
             sys.exit(plan)
         on_device, on_host, ms = map(float, found.groups())
@@ -365,6 +385,9 @@ def main(forebay, folder, rounds="15", *cases):
     if cases == ("texts",):
         fact, tables, queries, cases = "visits", ["visits"], VISITS, ()
         write_visits(duck, folder)
+    if cases == ("times",):
+        fact, tables, queries, cases = "requests", ["requests"], TIMES, ()
+        write_requests(duck, folder)
     if cases == ("rows",):
         queries, cases = ROWS, ()
     is_many, has_windows = cases == ("many",), cases == ("windows",)
@@ -420,7 +443,7 @@ def main(forebay, folder, rounds="15", *cases):
             if not is_same or not are_alike(on_gpu, in_duck):
                 print(f"# {case}: answers differ\n{on_gpu}\n{on_cpu}\n{in_duck}"[:4000], file=sys.stderr)
                 failed = True
-        if queries not in (FLOATS, ROWS, MANY, VISITS, WINDOWS) and not is_ssb and (not cases or "first-call" in cases):
+        if queries not in (FLOATS, ROWS, MANY, TIMES, VISITS, WINDOWS) and not is_ssb and (not cases or "first-call" in cases):
             client.execute(TPCH["q6"]).fetchall()
             first_calls(client, measured)
         if is_many:

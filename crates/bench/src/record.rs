@@ -22,7 +22,8 @@ pub struct Record {
     pub engine: String,
     /// Devices of the program, with the processor or GPU.
     pub device: String,
-    /// Version of the GPU's driver; `none` for the host.
+    /// Version of the GPU's driver; `none` for the host, also in lines without this field.
+    #[serde(default = "no_driver")]
     pub driver: String,
     /// Quantity measured, unit last, as in `client_ms`.
     pub metric: String,
@@ -42,6 +43,10 @@ pub struct Record {
     pub date: String,
     /// Command line of the run.
     pub command: String,
+}
+
+fn no_driver() -> String {
+    "none".to_owned()
 }
 
 /// Fields that all records of a run share.
@@ -86,10 +91,7 @@ impl Run {
             Some(gpu) if devices.contains("cuda") => {
                 (format!("{devices} of {}", gpu.model), gpu.driver.clone())
             }
-            _ => (
-                format!("{devices} of {}", self.processor),
-                "none".to_owned(),
-            ),
+            _ => (format!("{devices} of {}", self.processor), no_driver()),
         }
     }
 

@@ -38,6 +38,15 @@ pub struct PartitionRates {
     pub tables: TableRates,
 }
 
+/// The part of a join in partitions that goes to disk.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OnDisk {
+    /// Fraction of the bytes of both sides.
+    pub share: f64,
+    /// Bytes that the disk reads per second. It writes as many.
+    pub bytes_per_s: f64,
+}
+
 impl TableRates {
     /// Returns the rate of a join by one table: the time is the rows of each side by their rate.
     pub fn join(&self, join: &Workload) -> f64 {
@@ -97,11 +106,38 @@ pub fn in_partitions(
     spilled_share: f64,
     join: &Workload,
 ) -> f64 {
+    let passes_s = passes_s(table, bus_bytes_per_s, spilled_share, join);
+    rate(join, passes_s.iter().sum())
+}
+
+/// Returns the rate of a join as [`in_partitions`] does, if some of what spills goes to disk. The disk writes it in the
+/// first pass and reads it in the second. The GPU works meanwhile, so the slower of both decides in each pass.
+///
+/// # Sources
+/// Decision 0060.
+pub fn in_partitions_on_disk(
+    table: &TableRates,
+    bus_bytes_per_s: f64,
+    spilled_share: f64,
+    disk: OnDisk,
+    join: &Workload,
+) -> f64 {
+    let disk_s = tuples(join) * row_bytes(join) * disk.share / disk.bytes_per_s;
+    let passes_s = passes_s(table, bus_bytes_per_s, spilled_share, join);
+    rate(join, passes_s.iter().map(|pass_s| pass_s.max(disk_s)).sum())
+}
+
+/// Returns the seconds of both passes of a join in partitions.
+fn passes_s(
+    table: &TableRates,
+    bus_bytes_per_s: f64,
+    spilled_share: f64,
+    join: &Workload,
+) -> [f64; 2] {
     let all_s = tuples(join) * row_bytes(join) / bus_bytes_per_s;
     let spilled_s = all_s * spilled_share;
     let first_s = all_s - spilled_s + spilled_s / BOTH_WAYS;
-    let second_s = spilled_s.max(table.seconds(join));
-    rate(join, first_s + second_s)
+    [first_s, spilled_s.max(table.seconds(join))]
 }
 
 /// Returns the number of rows of both sides.
@@ -212,6 +248,35 @@ mod tests {
         // What stays on the device crosses the bus once, before it is joined.
         let resident = in_partitions(&H100, 53e9, 0.0, &join);
         assert!(resident > 1.4 * predicted, "{resident:e}");
+    }
+
+    /// An H200 with 2 and 1 GiB of device memory and chunks of 16 MiB, `2026-11-29-h200-joins-3.jsonl` and
+    /// `2026-11-29-h200-spilled-joins.jsonl`: of 8.192 GB, 6.640 and 7.562 spill.
+    #[test]
+    fn partitions_of_little_device_memory_are_predicted_within_30_percent() {
+        let join = workload(256_000_000, 256_000_000);
+        for (spilled_gb, recorded) in [(6.640, 1.4598), (7.562, 1.2852)] {
+            let predicted = in_partitions(&H100, 53e9, spilled_gb / 8.192, &join);
+            assert_within(predicted, recorded, 1.1..1.3);
+        }
+    }
+
+    /// The second of these joins with 2 GiB of host memory: 5.895 GB go to disk. The rate of the disk is that of
+    /// `scan-disk` on another H200 (`2026-11-27-h200-column-files.jsonl`).
+    #[test]
+    fn partitions_on_disk_are_predicted_within_five_percent() {
+        let join = workload(256_000_000, 256_000_000);
+        let of_disk = |bytes_per_s| {
+            let disk = OnDisk {
+                share: 5.895 / 8.192,
+                bytes_per_s,
+            };
+            in_partitions_on_disk(&H100, 53e9, 7.562 / 8.192, disk, &join)
+        };
+        assert_within(of_disk(1.8604e9), 0.082_324, 0.95..1.05);
+        // A disk that is faster than the bus does not matter.
+        let in_memory = in_partitions(&H100, 53e9, 7.562 / 8.192, &join);
+        assert!((of_disk(1e12) / in_memory - 1.0).abs() < 1e-9);
     }
 
     /// `join-cpu/a/linear-probing` of 16 cores: at scale 0.125 in `2026-11-28-h100-joins.jsonl`, and at scale 1 on

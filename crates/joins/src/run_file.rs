@@ -176,6 +176,23 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_is_an_error_that_says_what_to_do() {
+        let stop = Stop::never();
+        for room in [0, PIECE_BYTES, RUN_BYTES + PIECE_BYTES] {
+            let file = DataFile::temporary(&std::env::temp_dir(), PageCache::Bypass);
+            let mut file = file.expect("a folder");
+            file.inject_full_disk(room as u64);
+            let (file, crew) = (RunFile::new(file, RUN_BYTES as u64), Crew::new(&stop));
+            file.write(&[run(0), run(1)], &crew);
+            let error = crew.end().expect_err("it is full");
+            assert!(matches!(error, JoinError::File(_)), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("no space is left"), "{text}");
+            assert!(text.contains("free some, or choose a folder"), "{text}");
+        }
+    }
+
+    #[test]
     fn a_stop_and_the_first_error_end_reads_and_writes() {
         let (stop, done) = (Stop::never(), AtomicUsize::new(0));
         let crew = Crew::new(&stop);

@@ -312,12 +312,41 @@ async fn temporary_files_are_removed() -> Result<()> {
     Ok(())
 }
 
-/// Returns whether there is a file in a folder, or in the folders below it.
+/// A process with a data directory, and one without, which has a folder for itself.
+#[tokio::test]
+async fn temporary_files_of_a_killed_process_are_removed_by_the_next() -> Result<()> {
+    let folder = folder()?;
+    let scratch = folder.path().join("scratch");
+    fs::create_dir(&scratch)?;
+    let data = folder.path().join("d/sql/spill");
+    let sorted = "SELECT a FROM generate_series(1, 300000000) AS t(a) ORDER BY -a";
+    let sort = ["--csv", "--memory-bytes-max", "128MiB", sorted];
+    let places: [(&[&str], &Path); 2] = [(&["--data", "d"], &data), (&[], &scratch)];
+    for (place, files) in places {
+        let mut child = sql(folder.path(), &[place, &sort].concat())
+            .env("TMPDIR", &scratch)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let file = async || Ok(has_file(files).then_some(()));
+        wait_for("a temporary file", Duration::from_secs(60), file).await?;
+        child.kill()?;
+        child.wait()?;
+        ensure!(has_file(files), "a kill leaves files");
+        let mut next = sql(folder.path(), &[place, &["SELECT 1"]].concat());
+        next.env("TMPDIR", &scratch);
+        printed(next)?;
+        ensure!(!has_file(files), "files are left in {}", files.display());
+    }
+    Ok(())
+}
+
+/// Returns whether there is a file in a folder, or in the folders below it, that is no lock.
 fn has_file(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .map(|entry| entry.path())
-        .any(|path| path.is_file() || has_file(&path))
+    let paths = entries.map(|entry| entry.path());
+    let mut others = paths.filter(|path| !path.ends_with("LOCK") && !path.ends_with("LOCK.new"));
+    others.any(|path| path.is_file() || has_file(&path))
 }
 
 fn pid(child: &Child) -> Result<Pid> {

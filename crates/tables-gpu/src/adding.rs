@@ -29,6 +29,16 @@ pub(crate) struct Counted {
     pub(crate) groups: Groups,
 }
 
+impl Counted {
+    /// Returns the bytes of the totals of groups; 0 of a list.
+    pub(crate) fn group_bytes(&self) -> u64 {
+        match self.groups.place {
+            Place::Listed => 0,
+            _ => self.totals.bytes,
+        }
+    }
+}
+
 impl Work {
     /// Runs kernels on a device.
     ///

@@ -65,9 +65,9 @@ kernel_arguments! {
         pub(crate) seen: DevicePointerMut<u32>,
         /// Set to 1 if a hash table of groups or a list is full, to 2 if joins have too many matches, to 3 if a
         /// float is too small for its sum, to 4 if a hash table of a join is full, to 5 if two rows have the same
-        /// keys and only one may, to 6 if a table has no room for the rows that its joins repeat. The host sets it
-        /// to 1 if the query is cancelled. At byte 8 behind it is the number of matches of joins that repeat rows,
-        /// from byte 16 a bit for each source to which 5 applies, and from byte 80 one for each to which 6 applies.
+        /// keys and only one may, to 6 if a table has no room for its rows. The host sets it to 1 if the query is
+        /// cancelled. At byte 8 behind it is the number of matches of joins that repeat rows, from byte 16 a bit for
+        /// each source to which 5 applies, and from byte 80 one for each to which 6 applies.
         pub(crate) flag: DevicePointerMut<u32>,
         /// The keys of the joins whose tables are hash tables.
         pub(crate) keys: [DevicePointer<u64>; JOINS_MAX],
@@ -77,13 +77,12 @@ kernel_arguments! {
         pub(crate) key_bits: [u32; JOINS_MAX],
         /// The same of the kernel's own table.
         pub(crate) own_key_bits: u32,
-        /// Not used.
-        pub(crate) padding: u32,
+        /// Number of rows for which this table has room, if several may have the same key.
+        pub(crate) own_rows: u32,
         /// The slice of the table of each join that is there, as `slice.rs` tells.
         pub(crate) slice_firsts: [u64; JOINS_MAX],
         pub(crate) slice_counts: [u64; JOINS_MAX],
-        /// The slice that the kernel fills of its own table or of the groups, or that it reads of the groups. For a
-        /// table in which several rows may have the same key, `own_count` is the number of rows that have room.
+        /// The slice that the kernel fills of its own table or of the groups, or that it reads of the groups.
         pub(crate) own_first: u64,
         pub(crate) own_count: u64,
         /// Number of tiles of all chunks, or of all groups.

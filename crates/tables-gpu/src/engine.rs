@@ -122,6 +122,8 @@ pub(crate) struct KernelLaunch {
     pub(crate) own_words: Vec<u64>,
     /// Address of the bits of the elements that it has stored, or of the number of rows of a list.
     pub(crate) seen: u64,
+    /// Number of rows for which its own table has room, if several may have the same key.
+    pub(crate) own_rows: u32,
     /// The keys of its joins, and of its own table.
     pub(crate) keys: Vec<Keys>,
     pub(crate) own_keys: Keys,
@@ -373,6 +375,7 @@ impl KernelLaunch {
             words: Vec::new(),
             own_words: Vec::new(),
             seen: 0,
+            own_rows: 0,
             keys: Vec::new(),
             own_keys: Keys::default(),
             slices: Vec::new(),
@@ -449,7 +452,7 @@ impl KernelLaunch {
             own_keys: DevicePointerMut::new(self.own_keys.address),
             key_bits: std::array::from_fn(|join| self.keys.get(join).map_or(0, |it| it.bits)),
             own_key_bits: self.own_keys.bits,
-            padding: 0,
+            own_rows: self.own_rows,
             slice_firsts: std::array::from_fn(|join| slice(join).first),
             slice_counts: std::array::from_fn(|join| slice(join).count),
             own_first: self.own_slice.first,

@@ -187,6 +187,9 @@ impl<'k, 'a> Code<'k, 'a> {
     }
 
     fn direct(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Value> {
+        if let Some(time) = self.time(expr) {
+            return time;
+        }
         if let Some(column) = expr.downcast_ref::<Column>() {
             return self.column(column);
         }
@@ -455,7 +458,7 @@ impl<'k, 'a> Code<'k, 'a> {
     }
 
     /// Declares a value times a power of ten.
-    fn rescaled(&mut self, value: &Value, digits: i32) -> Result<Value> {
+    pub(crate) fn rescaled(&mut self, value: &Value, digits: i32) -> Result<Value> {
         let factor = u32::try_from(digits)
             .ok()
             .and_then(|it| 10_i128.checked_pow(it));
@@ -496,7 +499,7 @@ impl<'k, 'a> Code<'k, 'a> {
         })
     }
 
-    fn arithmetic(
+    pub(crate) fn arithmetic(
         &mut self,
         op: Operator,
         left: &Value,

@@ -24,6 +24,9 @@ pub(crate) struct Figures {
     pub(crate) columns: usize,
     /// Number of rows that they read.
     pub(crate) rows: u64,
+    /// Bytes of the tables of joins if they were whole, and of the totals of all slices of the groups.
+    pub(crate) table_bytes: u64,
+    pub(crate) group_bytes: u64,
     /// Number of times that tables of joins were made, and of slices of the groups.
     pub(crate) table_slices: usize,
     pub(crate) group_slices: usize,
@@ -49,6 +52,8 @@ impl Figures {
             devices: Vec::new(),
             columns: 0,
             rows: 0,
+            table_bytes: 0,
+            group_bytes: 0,
             table_slices: 1,
             group_slices: 0,
             bytes: Bytes::default(),
@@ -101,7 +106,9 @@ impl Figures {
             megabytes(self.bytes.device),
         );
         if self.bytes.host > 0 {
-            text += &format!(" and {:.1} MB on the host", megabytes(self.bytes.host));
+            let (device, host) = (self.bytes.device, self.bytes.host);
+            let share = 100.0 * device as f64 / (device + host) as f64;
+            text += &format!(" ({share:.1} %) and {:.1} MB on the host", megabytes(host));
         }
         let ms = |took: Duration| took.as_secs_f64() * 1e3;
         if self.from_disk.bytes > 0 {
@@ -115,12 +122,15 @@ impl Figures {
         if !self.searched.is_zero() {
             text += &format!(", texts searched in {:.3} ms", ms(self.searched));
         }
-        for (slices, of) in [
-            (self.table_slices, "tables of joins"),
-            (self.group_slices, "groups"),
+        for (bytes, slices, of) in [
+            (self.table_bytes, self.table_slices, "tables of joins"),
+            (self.group_bytes, self.group_slices, "groups"),
         ] {
+            if slices > 1 || bytes > 0 && self.table_bytes > 0 {
+                text += &format!(", {of} of {:.1} MB", megabytes(bytes));
+            }
             if slices > 1 {
-                text += &format!(", {of} in {slices} slices");
+                text += &format!(" in {slices} slices");
             }
         }
         text += &format!(", by {kernels} in {:.3} ms", ms(self.took));

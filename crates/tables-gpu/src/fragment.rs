@@ -38,6 +38,8 @@ use crate::window::{self, Window};
 /// How many times more room the rows that joins repeat get if it is too small, and its maximum in rows for each row
 /// of the table.
 const SPREAD_STEP: u64 = 8;
+/// The same of the rows of a slice.
+const SKEW_STEP: u64 = 2;
 const SPREAD_MAX: u64 = 1 << 24;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -157,7 +159,8 @@ pub(crate) struct Rows {
     pub(crate) filters: Exprs,
     /// The joins. The keys of each have columns of the table and of joins before.
     pub(crate) joins: Vec<Join>,
-    /// Number of rows that have room, for each row of the table, if the rows after the joins are stored.
+    /// Number of rows that have room, for each row of the table, if the rows after the joins are stored. If no join
+    /// repeats them, how many times the mean those of a slice may be.
     pub(crate) spread: u64,
 }
 
@@ -346,7 +349,11 @@ impl Fragment {
         }
         for source in &repeated.many_rows {
             let rows = &mut next.rows.join_of(*source)?.rows;
-            rows.spread = (rows.spread < SPREAD_MAX).then_some(rows.spread * SPREAD_STEP)?;
+            let step = match rows.are_repeated() {
+                true => SPREAD_STEP,
+                false => SKEW_STEP,
+            };
+            rows.spread = (rows.spread < SPREAD_MAX).then_some(rows.spread * step)?;
         }
         let is_any = !repeated.same_keys.is_empty() || !repeated.many_rows.is_empty();
         is_any.then_some(next)
@@ -390,6 +397,11 @@ fn columns<'a>(exprs: impl Iterator<Item = &'a Arc<dyn PhysicalExpr>>) -> BTreeS
 }
 
 impl Rows {
+    /// Returns whether a join repeats them.
+    pub(crate) fn are_repeated(&self) -> bool {
+        self.joins.iter().any(|join| join.repeats)
+    }
+
     /// Returns the join whose other rows are those of a source. It may be a join of such other rows.
     fn join_of(&mut self, source: usize) -> Option<&mut Join> {
         let mut joins = self.joins.iter_mut();

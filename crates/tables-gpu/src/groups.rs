@@ -166,9 +166,10 @@ impl RowTexts {
 #[derive(Debug, Clone)]
 pub(crate) enum Values {
     Array(ArrayRef),
-    /// All numbers from the first on; in front of them NULL, if there may be rows with it.
+    /// Numbers from the first on, one step apart; in front of them NULL, if there may be rows with it.
     Range {
         first: i64,
+        step: i64,
         count: usize,
         has_null: bool,
         data_type: DataType,
@@ -226,6 +227,7 @@ impl Values {
             Values::Array(values) => Ok(take(values, &UInt64Array::from(numbers), None)?),
             Values::Range {
                 first,
+                step,
                 has_null,
                 data_type,
                 exponent,
@@ -235,7 +237,7 @@ impl Values {
                     (0, true) => None,
                     (number, _) => {
                         let distance = number.cast_signed() - i64::from(*has_null);
-                        Some(first.wrapping_add(distance))
+                        Some(first.wrapping_add(distance.wrapping_mul(*step)))
                     }
                 };
                 let numbers = numbers.into_iter().map(value).collect();

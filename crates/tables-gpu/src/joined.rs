@@ -191,6 +191,8 @@ pub(crate) struct Stored {
     pub(crate) elements: u64,
     /// Number of rows that are stored at most.
     pub(crate) rows: u64,
+    /// How many times the mean the rows of a slice may be, if several may have the same key.
+    pub(crate) skew: u64,
     /// Whether the elements are those of a hash table.
     pub(crate) is_hashed: bool,
     pub(crate) index: Index,
@@ -597,11 +599,11 @@ impl Code<'_, '_> {
             elements.ok_or_else(|| Reason::new("a join by keys of more than 62 bits"))?;
         let is_hashed = elements > elements_max;
         let index = self.index(keys, &dense)?;
-        let rows = self
-            .draft
-            .scanned
-            .rows
-            .saturating_mul(self.draft.rows.spread);
+        let (rows, spread) = (self.draft.scanned.rows, self.draft.rows.spread);
+        let (rows, skew) = match self.draft.rows.are_repeated() {
+            true => (rows.saturating_mul(spread), 1),
+            false => (rows, spread),
+        };
         self.draft.stored = Some(Stored {
             dense: dense.clone(),
             keys: None,
@@ -612,6 +614,7 @@ impl Code<'_, '_> {
                 false => elements,
             },
             rows,
+            skew,
             is_hashed,
             index,
             has_key: None,

@@ -92,6 +92,7 @@ impl Code<'_, '_> {
     fn column_of(&self, expr: &Arc<dyn PhysicalExpr>, values: &Values) -> Option<KeyColumn> {
         let Values::Range {
             first,
+            step: 1,
             has_null,
             exponent: None,
             ..
@@ -328,6 +329,9 @@ impl Code<'_, '_> {
         if data_type == DataType::Boolean {
             return self.key_of_condition(expr).map_err(|_| other);
         }
+        if let Some(months) = self.key_of_months(expr) {
+            return months.map_err(|_| other);
+        }
         let (value, exponent) = match is_float(&data_type) {
             true => self.float_key(expr)?,
             false => (self.value(expr).ok(), None),
@@ -335,7 +339,11 @@ impl Code<'_, '_> {
         let Some(value) = value.filter(|it| it.kind <= Kind::Large) else {
             return Err(other);
         };
-        let count = usize::try_from(value.max - value.min + 1);
+        let step = self.step_of_values(expr);
+        let (step, by_step) = step.map_or((1, String::new()), |(step, text)| {
+            (step, format!(" / static_cast<u64>({text})"))
+        });
+        let count = usize::try_from((value.max - value.min) / i128::from(step) + 1);
         let (Ok(count), Ok(first)) = (count, i64::try_from(value.min)) else {
             return Err(other);
         };
@@ -354,7 +362,7 @@ impl Code<'_, '_> {
         };
         let constant = 2 * self.draft.uses.constant(first.into())?;
         let distance = format!(
-            "static_cast<{}>(static_cast<u64>({}) - f.constants[{constant}])",
+            "static_cast<{}>((static_cast<u64>({}) - f.constants[{constant}]){by_step})",
             kind.name(),
             value.widened(Kind::Large)
         );
@@ -364,6 +372,7 @@ impl Code<'_, '_> {
         };
         let values = Values::Range {
             first,
+            step,
             count,
             has_null: value.valid.is_some(),
             data_type,

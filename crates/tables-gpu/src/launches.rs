@@ -35,6 +35,8 @@ const TABLES_OF_VALUES_MAX: usize = 256 << 20;
 pub(crate) struct Joins {
     memory: Option<Memory>,
     bytes: u64,
+    /// Bytes of the tables if they were whole.
+    whole_bytes: u64,
     /// Number of slices of the table of each join.
     counts: Vec<u64>,
     /// The slices of all tables, for each time that they are made.
@@ -47,6 +49,7 @@ impl Default for Joins {
         Joins {
             memory: None,
             bytes: 0,
+            whole_bytes: 0,
             counts: Vec::new(),
             turns: vec![Vec::new()],
         }
@@ -63,6 +66,8 @@ struct Table<'a> {
     keys: Keys,
     /// Address of the bits that tell which elements have a row.
     seen: u64,
+    /// Number of rows that have room, if the join repeats rows.
+    rows: u64,
     slice: Slice,
 }
 
@@ -80,6 +85,28 @@ fn elements_of(build: &Build, slices: u64) -> u64 {
     }
 }
 
+/// Returns the number of places of a table, which slices are ranges of.
+fn places_of(build: &Build) -> u64 {
+    match build.stored.is_hashed {
+        true => HASH_PLACES,
+        false => build.stored.elements,
+    }
+}
+
+/// Returns the number of rows for which a slice of the table of a join that repeats rows has room: a quarter more than
+/// the mean, as keys are not evenly spread. A kernel that finds more names the table, and the query begins again with
+/// twice the skew.
+fn rows_of(build: &Build, slices: u64) -> u64 {
+    let (rows, places) = (build.stored.rows, places_of(build));
+    if slices == 1 {
+        return rows;
+    }
+    let of_slice = u128::from(rows) * u128::from(places.div_ceil(slices));
+    let mean = of_slice.div_ceil(places.max(1).into()) as u64;
+    let most = mean.saturating_mul(build.stored.skew);
+    most.saturating_add(most / 4 + 1).min(rows)
+}
+
 /// Returns the elements of each word of a slice of the table of a join, and their bits. Of rows that are repeated, the
 /// last word is that of the table, and the others are those of the rows; before the elements is the number of rows. A
 /// word may tell of all rows.
@@ -90,7 +117,7 @@ fn words_of(build: &Build, slices: u64) -> Vec<(u64, u32)> {
     let words = words.map(|(word, bits)| match build.repeats {
         _ if Some(word) == build.word_of_all => (1, *bits),
         true if word == last => (elements + 1, *bits),
-        true => (build.stored.rows, *bits),
+        true => (rows_of(build, slices), *bits),
         false => (elements, *bits),
     });
     words.collect()
@@ -133,22 +160,23 @@ fn counts_of(builds: &[Build], of_first: &[usize], room: u64) -> Result<(Vec<u64
         if bytes <= room {
             return Ok((counts, bytes));
         }
-        if builds.iter().any(|it| it.repeats) {
-            let text = format!(
-                "the rows of a join that repeats need {bytes} bytes, and there is room for {room}"
-            );
-            return Err(Reason::new(text).of_repeated_rows());
-        }
-        // Those that take most are divided further.
-        let largest = (0..builds.len()).max_by_key(|index| of_firsts[*index]);
+        // Those that take most are divided further, if a slice has several places.
+        let firsts = (0..builds.len()).filter(|index| of_first[*index] == *index);
+        let divisible = firsts.clone();
+        let divisible = divisible.filter(|index| counts[*index] < places_of(&builds[*index]));
+        let largest = divisible.max_by_key(|index| of_firsts[*index]);
         for (count, first) in counts.iter_mut().zip(of_first) {
             *count += u64::from(Some(*first) == largest);
         }
-        let firsts = (0..builds.len()).filter(|index| of_first[*index] == *index);
-        if firsts.map(|index| counts[index]).product::<u64>() > SLICES_MAX {
+        let slices: u64 = firsts.map(|index| counts[index]).product();
+        if largest.is_none() || slices > SLICES_MAX {
             let text =
                 format!("the tables of its joins need {bytes} bytes, and there is room for {room}");
-            return Err(Reason::new(text));
+            let reason = Reason::new(text);
+            return Err(match builds.iter().any(|it| it.repeats) {
+                true => reason.of_repeated_rows(),
+                false => reason,
+            });
         }
     }
 }
@@ -162,11 +190,8 @@ fn turns_of(builds: &[Build], of_first: &[usize], counts: &[u64]) -> Vec<Vec<Sli
             turns.iter_mut().for_each(again);
             continue;
         }
-        let places = match build.stored.is_hashed {
-            true => HASH_PLACES,
-            false => build.stored.elements,
-        };
-        let slices = (0..counts[index]).map(|slice| Slice::nth(slice, counts[index], places));
+        let (count, places) = (counts[index], places_of(build));
+        let slices = (0..count).map(|slice| Slice::nth(slice, count, places));
         let with = |slice: Slice| {
             let before = turns.iter();
             before.map(move |turn| [turn.as_slice(), &[slice]].concat())
@@ -192,9 +217,11 @@ impl Joins {
             .collect();
         let (counts, bytes) = counts_of(builds, &of_first, columns.room_of_tables(device))?;
         let turns = turns_of(builds, &of_first, &counts);
+        let whole = builds.iter().map(|it| bytes_of(it, 1));
         Ok(Joins {
             memory: Some(columns.allocate(device, bytes, Need::Query(used))?),
             bytes,
+            whole_bytes: whole.fold(0, u64::saturating_add),
             counts,
             turns,
         })
@@ -203,6 +230,11 @@ impl Joins {
     /// Returns how often the tables are made: once if they are whole.
     pub(crate) fn turns(&self) -> usize {
         self.turns.len()
+    }
+
+    /// Returns the bytes of the tables if they were whole.
+    pub(crate) fn whole_bytes(&self) -> u64 {
+        self.whole_bytes
     }
 
     /// Returns the kernels that make the tables, one slice after the other.
@@ -281,6 +313,7 @@ impl<'a> Table<'a> {
                 false => Keys::default(),
             },
             seen,
+            rows: rows_of(build, count),
             slice,
         }
     }
@@ -292,20 +325,15 @@ impl<'a> Table<'a> {
         }
         let own = (self.slice, self.build.stored.own_column);
         let kernels = (&self.build.kernel, &self.joins[..]);
-        let mut kernel = KernelLaunch {
+        let kernel = KernelLaunch {
             own_words: self.words.clone(),
             own_keys: self.keys,
             seen: self.seen,
+            // Places of rows that are repeated are of 32 bits.
+            own_rows: self.rows.try_into().unwrap_or(u32::MAX),
             results_at: marks_at,
             ..kernel(launch, of, kernels, (own, None, None))?
         };
-        if self.build.repeats {
-            // Its count is the number of rows that have room.
-            kernel.own_slice = Slice {
-                first: 0,
-                count: self.build.stored.rows,
-            };
-        }
         launch.kernels.push(kernel);
         Ok(())
     }

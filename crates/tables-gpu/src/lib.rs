@@ -85,6 +85,7 @@ mod spread;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod times;
 mod union;
 mod uses;
 mod value;

@@ -286,16 +286,23 @@ fn of_value(
     match values {
         Values::Range {
             first,
+            step,
             count,
             has_null,
             ..
         } => {
-            let low = with.constant(i128::from(*first) - i128::from(*has_null));
+            let step = i128::from(*step);
+            let null = if *has_null { step } else { 0 };
+            let low = with.constant(i128::from(*first) - null);
+            let distance = match step {
+                1 => number.clone(),
+                _ => format!("{number} * {}", with.constant(step)),
+            };
             Ok(Code {
-                value: format!("({low} + {number})"),
+                value: format!("({low} + {distance})"),
                 valid: has_null.then(|| format!("{number} != 0")),
                 min: (*first).into(),
-                max: i128::from(*first) + (*count as i128 - 1).max(0),
+                max: i128::from(*first) + step * (*count as i128 - 1).max(0),
                 texts: Arc::default(),
             })
         }

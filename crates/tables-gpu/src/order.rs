@@ -300,7 +300,8 @@ impl Order {
         let bits = words.flat_map(|(word, _)| [word.not_of_peers, word.not_of_partition]);
         let shared_bytes = match step {
             Step::Load | Step::Gather | Step::Spread => 0,
-            Step::Count | Step::Place => 4 * DIGITS as u32,
+            Step::Count => 4 * DIGITS as u32,
+            Step::Place => 8 * THREADS,
             Step::Scatter => 4 * DIGITS as u32 * (1 + THREADS / 32),
             Step::Reduce | Step::Scan | Step::Apply => 8 * THREADS * (2 + self.state_words as u32),
         };
@@ -324,7 +325,7 @@ struct Arrays {
     keys: [u64; 2],
     /// The numbers of the rows, as above.
     rows: [u64; 2],
-    /// The rows of each digit in each stripe.
+    /// The rows of each digit in each stripe, and in all.
     counts: u64,
     /// The state of each stripe.
     states: u64,
@@ -344,7 +345,7 @@ impl Arrays {
         Arrays {
             keys: [place(8 * rows), place(8 * rows)],
             rows: [place(4 * rows), place(4 * rows)],
-            counts: place(4 * DIGITS * STRIPES_MAX),
+            counts: place(4 * DIGITS * (STRIPES_MAX + 1)),
             states: place(8 * STRIPES_MAX * (2 + order.state_words as u64)),
             bytes,
         }

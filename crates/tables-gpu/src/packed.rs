@@ -8,9 +8,11 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::compute::{cast, concat};
 use datafusion::arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type,
-    Int16Type, Int32Type, Int64Type, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
-    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, DurationMicrosecondType,
+    DurationMillisecondType, DurationNanosecondType, DurationSecondType, Float32Type, Float64Type,
+    Int8Type, Int16Type, Int32Type, Int64Type, TimeUnit, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
 };
 use datafusion::error::Result;
 
@@ -73,6 +75,7 @@ pub(crate) fn is_number(data_type: &DataType) -> bool {
             | DataType::Float64
             | DataType::Date32
             | DataType::Timestamp(..)
+            | DataType::Duration(_)
             | DataType::Decimal128(..)
     )
 }
@@ -177,6 +180,12 @@ impl Packer {
             DataType::Timestamp(TimeUnit::Nanosecond, _) => {
                 self.push_numbers::<TimestampNanosecondType>(values);
             }
+            DataType::Duration(unit) => match unit {
+                TimeUnit::Second => self.push_numbers::<DurationSecondType>(values),
+                TimeUnit::Millisecond => self.push_numbers::<DurationMillisecondType>(values),
+                TimeUnit::Microsecond => self.push_numbers::<DurationMicrosecondType>(values),
+                TimeUnit::Nanosecond => self.push_numbers::<DurationNanosecondType>(values),
+            },
             DataType::Decimal128(..) => {
                 let values: &PrimitiveArray<Decimal128Type> = values.as_primitive();
                 for value in values {

@@ -15,7 +15,7 @@ pub(crate) struct Reason {
 pub(crate) struct Repeated {
     /// Those of which several rows have the same key.
     pub(crate) same_keys: Vec<usize>,
-    /// Those whose tables have no room for the rows that their joins repeat.
+    /// Those whose tables, or a slice of them, have no room for their rows.
     pub(crate) many_rows: Vec<usize>,
 }
 

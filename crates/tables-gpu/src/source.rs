@@ -265,6 +265,7 @@ pub(crate) fn headers() -> Vec<(String, String)> {
         header("merge.cuh", include_str!("kernels/merge.cuh")),
         header("select.cuh", include_str!("kernels/select.cuh")),
         header("order.cuh", include_str!("kernels/order.cuh")),
+        header("times.cuh", include_str!("kernels/times.cuh")),
         header("columns.cuh", include_str!("kernels/columns.cuh")),
         header("totals.cuh", include_str!("kernels/totals.cuh")),
         header("joins.cuh", include_str!("kernels/joins.cuh")),
@@ -434,8 +435,10 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
     text += &array("u32 kSlotWord", totals.iter().map(|it| it.word));
     text += &array("u32 kOwnBits", &ending.words);
     text += &of_joins(draft, steps)?;
-    let includes = "#include \"columns.cuh\"\n#include \"totals.cuh\"\n#include \"joins.cuh\"\n";
-    let _ = writeln!(text, "{includes}using Totals = TOTALS;");
+    for name in ["columns", "times", "totals", "joins"] {
+        let _ = writeln!(text, "#include \"{name}.cuh\"");
+    }
+    text += "using Totals = TOTALS;\n";
     text += &conditions(draft);
     text += &functions(steps, &ending.add, uses.columns.len() > CURSORS_MAX);
     Ok(text + "#include \"fragment.cuh\"\n")

@@ -190,6 +190,7 @@ impl Work {
                 .counted(ready, (groups, true), &mut slices, figures)
                 .await?;
             if let Some(counted) = counted {
+                figures.group_bytes += counted.group_bytes();
                 found.push(self.written(ready, &counted, figures).await?);
             }
         }
@@ -228,6 +229,7 @@ impl Work {
             let Some(counted) = counted.await? else {
                 continue;
             };
+            figures.group_bytes += counted.group_bytes();
             let reason = match self.kept(&ready, &counted, wanted, &mut figures).await {
                 Ok(kept) => {
                     count += counted.selected.count as usize;
@@ -428,6 +430,7 @@ impl Work {
         let joins = devices.map(|device| Joins::new(&compiled, (&*self.columns, *device, used)));
         ready.joins = joins.collect::<Result<_>>()?;
         figures.table_slices = ready.joins.iter().map(Joins::turns).max().unwrap_or(1);
+        figures.table_bytes = ready.joins.first().map_or(0, Joins::whole_bytes);
         let mut slices = ready.joins.iter().map(Joins::turns);
         if compiled.mark_words == 0 && slices.all(|it| it > 1) {
             // The kernel that adds the totals runs after each slice.

@@ -1,7 +1,7 @@
 //! The engine: DataFusion with the declared tables, its memory and its threads.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -38,6 +38,7 @@ use crate::read_ahead::ReadAhead;
 use crate::relations::Listed;
 use crate::rows::Running;
 use crate::scans::NamedScans;
+use crate::scratch::Scratch;
 use crate::semantics::{AfterTypes, BeforeTypes};
 use crate::session::Session;
 use crate::sized::Limits;
@@ -116,6 +117,8 @@ pub(crate) struct Shared {
     pub(crate) gpu_rules: Vec<Arc<dyn GpuRule>>,
     pub(crate) declared: Declared,
     base: OnceLock<SessionState>,
+    /// The temporary files of queries, without a data directory.
+    _scratch: Option<Scratch>,
 }
 
 impl Shared {
@@ -143,7 +146,13 @@ impl Tables {
             .enable_all()
             .build()?;
         stop::follow_tasks();
-        let environment = environment(&settings).map_err(io::Error::other)?;
+        let scratch = match settings.folder {
+            Some(_) => None,
+            // Without it, only queries that need it fail.
+            None => Scratch::new().ok(),
+        };
+        let environment = environment(&settings, scratch.as_ref().map(Scratch::path));
+        let environment = environment.map_err(io::Error::other)?;
         let catalogue = Catalogue::open(settings.folder.as_deref())?;
         let shared = Arc::new(Shared {
             place: Place::open(settings.folder.as_deref(), &catalogue)?,
@@ -157,6 +166,7 @@ impl Tables {
             gpu_rules: settings.gpu_rules,
             declared: Declared::default(),
             base: OnceLock::new(),
+            _scratch: scratch,
         });
         let state = state(&shared, Arc::new(environment), settings.threads);
         let state = state.map_err(io::Error::other)?;
@@ -264,16 +274,21 @@ impl Drop for Tables {
     }
 }
 
-fn environment(settings: &Settings) -> datafusion::error::Result<RuntimeEnv> {
-    let mode = match &settings.folder {
-        Some(folder) => {
+/// Returns what queries share. Their temporary files are in the data directory, or in `scratch` without one.
+fn environment(
+    settings: &Settings,
+    scratch: Option<&Path>,
+) -> datafusion::error::Result<RuntimeEnv> {
+    let mode = match (&settings.folder, scratch) {
+        (Some(folder), _) => {
             let folder = folder.join("spill");
             // What a process left that was killed.
             let _ = std::fs::remove_dir_all(&folder);
             std::fs::create_dir_all(&folder)?;
             DiskManagerMode::Directories(vec![folder])
         }
-        None => DiskManagerMode::OsTmpDirectory,
+        (None, Some(scratch)) => DiskManagerMode::Directories(vec![scratch.to_owned()]),
+        (None, None) => DiskManagerMode::OsTmpDirectory,
     };
     let disk = DiskManagerBuilder::default()
         .with_mode(mode)

@@ -20,8 +20,10 @@ const OTHER_BYTES: u64 = 512 << 20;
 
 /// Rows of the probe side for each row of the build side.
 const RATIOS: [u64; 5] = [1, 2, 4, 8, 16];
-/// The ratio of the other figures.
+/// The ratio of the other figures but that by transfer method.
 const USUAL_RATIO: u64 = 4;
+/// The ratio of the figure by transfer method: that of workload A.
+const TRANSFER_RATIO: u64 = 16;
 /// Hundredths of the exponents of Zipf's distribution.
 const EXPONENTS: [u32; 6] = [0, 50, 100, 125, 150, 175];
 /// Thousandths of the rows of the probe side that have a match.
@@ -57,11 +59,12 @@ pub(super) fn measure(session: &mut Session, scale: f64) -> Result<()> {
         let join = join(session, workload);
         device::measure(session, &gpu, &join, &name)?;
     }
-    let join = join(session, uniform(build_rows, USUAL_RATIO * build_rows));
+    let join = join(session, uniform(build_rows, TRANSFER_RATIO * build_rows));
     moved::measure(session, &gpu, &join)
 }
 
-/// Returns the device memory that the largest join needs. The rest of the card is left to unified memory.
+/// Returns the device memory that the largest join needs, which is also that by transfer method. The rest of the card
+/// is left to unified memory.
 fn device_bytes(session: &Session, points: &[(String, Workload)]) -> u64 {
     let bytes = points.iter().map(|(_, workload)| {
         let rows = workload.build_rows + workload.probe_rows;

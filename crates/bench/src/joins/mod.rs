@@ -61,7 +61,7 @@ pub struct JoinsArgs {
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
     pub workloads: Vec<Tuples>,
     /// Measure only these sections. The default is `device,pinned,cpu`. Each of the others must be named alone, because
-    /// it needs the memory that a second section would hold.
+    /// it needs the memory that a second section would hold. `--plot` draws these others.
     #[arg(long, value_name = "SECTION", value_delimiter = ',')]
     pub only: Vec<Section>,
     /// Measure only these tables.
@@ -121,7 +121,7 @@ pub enum Section {
     /// table that is interleaved over the GPUs. Without peer access, only with a table on each.
     Gpus,
     /// Joins by the ratio and the sizes of both sides, by skew and by selectivity in device memory, and the transfer
-    /// methods. Without a GPU, the joins run on the CPU. Only this section is drawn by `--plot`.
+    /// methods of the probe side of workload A. Without a GPU, the joins run on the CPU.
     Figures,
     /// Workload A with both sides in pinned host memory, joined by the CPU, by the GPUs and by both: on one GPU, and
     /// on all. Without a GPU, the CPU joins alone.
@@ -140,7 +140,7 @@ impl Section {
     /// Returns whether the section is the only one of its run, unless that is a smoke run: it needs the memory that a
     /// second section would hold.
     fn is_alone(self) -> bool {
-        !SECTIONS.contains(&self)
+        ALONE.contains(&self)
     }
 
     /// Returns the workloads that the section can measure; empty if it has workloads of its own.
@@ -167,6 +167,15 @@ impl Section {
 
 /// The sections that measure the workloads one after another.
 const SECTIONS: [Section; 3] = [Section::Device, Section::Pinned, Section::Cpu];
+
+/// The other sections, which `--plot` draws.
+const ALONE: [Section; 5] = [
+    Section::Hybrid,
+    Section::Spilled,
+    Section::Gpus,
+    Section::Figures,
+    Section::CoProcessing,
+];
 
 /// A workload of this run, and its answer.
 #[derive(Clone, Copy, Debug)]
@@ -263,7 +272,7 @@ fn sections(args: &JoinsArgs, no_gpu: Option<&str>) -> Result<Vec<Section>> {
     ];
     let options: [(&str, bool, &[Section]); 2] = [
         ("--chunk-bytes", args.chunk_bytes.is_some(), &with_ring),
-        ("--plot", args.results.plot.is_some(), &[Section::Figures]),
+        ("--plot", args.results.plot.is_some(), &ALONE),
     ];
     let spilled: &[Section] = &[Section::Spilled];
     let of_spilled = args.spilled.given();
@@ -516,12 +525,22 @@ mod tests {
         "join-triton/hybrid",
         "join-a-gpus/replicated",
         "join-a-gpus/interleaved",
-        "figures/transfer/ring/perfect",
-        "figures/transfer/zero-copy/bucketed",
-        "figures/transfer/pinned-copy/linear-probing",
+        "figures/transfer-a/ring/perfect",
+        "figures/transfer-a/zero-copy/bucketed",
+        "figures/transfer-a/pinned-copy/linear-probing",
         "join-a-co-processing/gpu",
         "join-a-co-processing/gpu-and-cpu",
         "join-a-co-processing/gpu-builds",
+    ];
+
+    /// Plots that need no GPU.
+    const DRAWN: [&str; 6] = [
+        "ratio",
+        "skew",
+        "selectivity",
+        "probe-rows",
+        "build-rows",
+        "co-processing",
     ];
 
     #[test]
@@ -554,7 +573,7 @@ mod tests {
         ] {
             assert!(has(case, "probe_giga_tuples_per_s"), "{case}");
         }
-        for name in ["ratio", "skew", "selectivity", "probe-rows", "build-rows"] {
+        for name in DRAWN {
             let plot = folder.path().join(format!("plots/joins-{name}.svg"));
             assert!(plot.exists(), "{}", plot.display());
         }
@@ -629,8 +648,14 @@ mod tests {
             ("--spill-directory /tmp", "has an effect only in `spilled`"),
             ("--selectivity 0.1", "has an effect only in `spilled`"),
             ("--only cpu --filter", "has an effect only in `spilled`"),
-            ("--plot plots", "`--plot` has an effect only in `figures`"),
-            ("--smoke --workloads b --plot plots", "only in `figures`"),
+            (
+                "--plot plots",
+                "`--plot` has an effect only in `hybrid`, `spilled`",
+            ),
+            (
+                "--smoke --workloads composite --plot plots",
+                "`gpus`, `figures`, `co-processing`: choose",
+            ),
         ] {
             let mut args = parse(&flags.split(' ').collect::<Vec<_>>()).expect("right flags");
             args.results.record = Some(record.clone());

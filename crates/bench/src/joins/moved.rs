@@ -1,4 +1,5 @@
-//! Joins whose probe side is in host memory, by each transfer method: the subject of figure 12 of Lutz et al.
+//! Joins of workload A whose probe side is in host memory, by each transfer method: the subject of figure 12 of Lutz
+//! et al.
 //!
 //! The kernel that probes reads pinned memory over the bus (zero-copy), or probes the chunks of the ring as they
 //! arrive. All other methods move the whole side to device memory before it is probed.
@@ -19,7 +20,7 @@ use super::report::{Sample, Times};
 use super::{Join, Session, device, pinned};
 
 /// First part of the names of the cases.
-const NAME: &str = "figures/transfer";
+const NAME: &str = "figures/transfer-a";
 
 /// Measures the join with each table and each method that the GPU has.
 ///

@@ -1,5 +1,7 @@
 //! Plots of the section `figures`: rates by the ratio and the sizes of both sides, by skew, by selectivity and by
-//! transfer method.
+//! transfer method. The plots of other sections are in a module of their own.
+
+mod sections;
 
 use std::path::Path;
 
@@ -12,6 +14,8 @@ use crate::record::Record;
 
 const JOIN: &str = "giga_tuples_per_s";
 const PROBE: &str = "probe_giga_tuples_per_s";
+/// Unit of [`JOIN`].
+const UNIT: &str = "G tuples/s, both sides";
 
 /// A plot with a line for each table, machine and scale.
 struct Figure {
@@ -24,9 +28,13 @@ struct Figure {
     y: &'static str,
     /// Factor that makes the numbers in cases whole.
     factor: f64,
-    /// A point of the paper: its label, place and value.
-    paper: Option<(&'static str, u64, f64)>,
+    /// Places and values of the paper's figure, if they are known.
+    paper: &'static [(u64, f64)],
 }
+
+/// Label of the line of the paper. Its last rate is that of figure 12 over NVLink 2.0: their rows come from host
+/// memory, while ours are in device memory.
+const PAPER_LINE: &str = "Lutz et al., figure 18: V100, NVLink 2.0";
 
 const FIGURES: [Figure; 5] = [
     Figure {
@@ -35,10 +43,9 @@ const FIGURES: [Figure; 5] = [
         metric: JOIN,
         x: "rows of the probe side for each row of the build side",
         x_axis: Axis::Count,
-        y: "G tuples/s, both sides",
+        y: UNIT,
         factor: 1.0,
-        // Workload A.
-        paper: Some(("Lutz et al., perfect: V100", 16, 4.7)),
+        paper: &[(1, 2.41), (2, 2.81), (4, 3.24), (8, 3.6), (16, 3.85)],
     },
     Figure {
         name: "skew",
@@ -48,7 +55,7 @@ const FIGURES: [Figure; 5] = [
         x_axis: Axis::Linear,
         y: "G probes/s",
         factor: 100.0,
-        paper: None,
+        paper: &[],
     },
     Figure {
         name: "selectivity",
@@ -58,7 +65,7 @@ const FIGURES: [Figure; 5] = [
         x_axis: Axis::Linear,
         y: "G probes/s",
         factor: 100.0,
-        paper: None,
+        paper: &[],
     },
     Figure {
         name: "probe-rows",
@@ -66,9 +73,9 @@ const FIGURES: [Figure; 5] = [
         metric: JOIN,
         x: "rows of the probe side",
         x_axis: Axis::Log2,
-        y: "G tuples/s, both sides",
+        y: UNIT,
         factor: 1.0,
-        paper: None,
+        paper: &[],
     },
     Figure {
         name: "build-rows",
@@ -76,16 +83,26 @@ const FIGURES: [Figure; 5] = [
         metric: JOIN,
         x: "rows of the build side",
         x_axis: Axis::Log2,
-        y: "G tuples/s, both sides",
+        y: UNIT,
         factor: 1.0,
-        paper: None,
+        paper: &[],
     },
 ];
 
-/// Results of the paper for workload A with the probe side in host memory.
-const PAPER_TRANSFER: [(&str, f64); 2] = [
-    ("Lutz et al., perfect: V100, NVLink 2.0", 3.83),
-    ("Lutz et al., perfect: V100, PCIe 3.0", 0.77),
+/// Names of the figure by transfer method in cases, and what its bars tell of the ratio of both sides. Records of the
+/// first name have four rows of the probe side for each of the build side, those of the second are of workload A.
+const TRANSFERS: [(&str, &str); 2] = [("transfer", ", 1:4"), ("transfer-a", ", 1:16")];
+
+/// Figure 12 of the paper, workload A: each method, and its rates over NVLink 2.0 and PCIe 3.0.
+const PAPER_TRANSFERS: [(&str, f64, Option<f64>); 8] = [
+    ("coherence", 3.83, None),
+    ("zero-copy", 3.81, Some(0.77)),
+    ("pinned copy", 3.42, Some(0.74)),
+    ("dynamic pinning", 2.36, Some(0.26)),
+    ("staged copy", 2.15, Some(0.73)),
+    ("pageable copy", 0.67, Some(0.25)),
+    ("UM prefetch", 0.17, Some(0.54)),
+    ("UM migration", 0.16, Some(0.25)),
 ];
 
 /// Writes the plots of the records that there are to a folder. Returns how many.
@@ -98,14 +115,9 @@ pub(crate) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
         written += draw::write(folder, &figure.plot(records))?;
     }
     let bars = transfers(records);
-    let title = "Joins by the transfer method of the probe side (figure 12 of Lutz et al.)";
-    written += bars::write(
-        (folder, "joins-transfer"),
-        title,
-        "G tuples/s, both sides",
-        &bars,
-    )?;
-    Ok(written)
+    let title = "Joins by the transfer method (figure 12 of Lutz et al. is of workload A, 1:16)";
+    written += bars::write((folder, "joins-transfer"), title, UNIT, &bars)?;
+    Ok(written + sections::write(folder, records)?)
 }
 
 impl Figure {
@@ -121,22 +133,17 @@ impl Figure {
             },
             series: Vec::new(),
         };
-        let several = several(records);
+        let several = several(records, is_of_figure);
         for (place, table, record) in cases(records, self.name, self.metric) {
             let Some(x) = self.place(place) else {
                 continue;
             };
             plot.add(&label(table, record, several), Point::of(record, x));
         }
-        if let Some((label, x, value)) = self.paper.filter(|_| !plot.series.is_empty()) {
-            let point = Point {
-                x,
-                median: value,
-                min: value,
-                max: value,
-                n: 1,
-            };
-            plot.add(label, point);
+        if !plot.series.is_empty() {
+            for (x, value) in self.paper {
+                plot.add(PAPER_LINE, single(*x, *value));
+            }
         }
         plot
     }
@@ -145,6 +152,17 @@ impl Figure {
     fn place(&self, text: &str) -> Option<u64> {
         let number: f64 = text.strip_prefix("1:").unwrap_or(text).parse().ok()?;
         Some((number * self.factor).round() as u64)
+    }
+}
+
+/// Returns the point of a value that was not measured here.
+fn single(x: u64, value: f64) -> Point {
+    Point {
+        x,
+        median: value,
+        min: value,
+        max: value,
+        n: 1,
     }
 }
 
@@ -164,13 +182,17 @@ fn cases<'a>(
     })
 }
 
-/// Returns whether the records of figures are of several scales. All labels have the hardware.
-fn several(records: &[&Record]) -> Several {
-    let of_figures = records.iter().copied();
-    let of_figures = of_figures.filter(|record| record.case.starts_with("figures/"));
+fn is_of_figure(record: &Record) -> bool {
+    record.case.starts_with("figures/")
+}
+
+/// Returns whether the records of a plot are of several scales. All labels have the hardware.
+fn several(records: &[&Record], is_own: impl Fn(&Record) -> bool) -> Several {
+    let own = records.iter().copied();
+    let own = own.filter(|record| is_own(record));
     Several {
         machines: false,
-        ..Several::of(&of_figures.collect::<Vec<_>>())
+        ..Several::of(&own.collect::<Vec<_>>())
     }
 }
 
@@ -182,17 +204,28 @@ fn label(table: &str, record: &Record, several: Several) -> String {
 /// Returns the latest rate with each method, table, machine and scale. If there are any, the rates of the paper
 /// follow.
 fn transfers(records: &[&Record]) -> Vec<Bar> {
-    let several = several(records);
-    let mut bars: Vec<Bar> = Vec::new();
-    for (method, table, record) in cases(records, "transfer", JOIN) {
-        let text = format!("{method}, {}", label(table, record, several));
-        bars.retain(|(known, _)| *known != text);
-        bars.push((text, record.median));
+    let several = several(records, is_of_figure);
+    let mut bars = Vec::new();
+    for (figure, ratio) in TRANSFERS {
+        for (method, table, record) in cases(records, figure, JOIN) {
+            let line = label(&format!("{table}{ratio}"), record, several);
+            replace(&mut bars, format!("{method}, {line}"), record.median);
+        }
     }
     if !bars.is_empty() {
-        bars.extend(PAPER_TRANSFER.map(|(label, rate)| (label.to_owned(), rate)));
+        let of_bus = |method: &str, bus: &str| format!("Lutz et al., {method}: V100, {bus}");
+        for (method, nvlink, pcie) in PAPER_TRANSFERS {
+            bars.push((of_bus(method, "NVLink 2.0"), nvlink));
+            bars.extend(pcie.map(|rate| (of_bus(method, "PCIe 3.0"), rate)));
+        }
     }
     bars
+}
+
+/// Adds a bar at the end, instead of an earlier one with the same label.
+fn replace(bars: &mut Vec<Bar>, label: String, value: f64) {
+    bars.retain(|(known, _)| *known != label);
+    bars.push((label, value));
 }
 
 #[cfg(test)]
@@ -215,13 +248,16 @@ mod tests {
             case("figures/probe-rows/1024/perfect", JOIN, 10.0),
             case("figures/build-rows/2/perfect", JOIN, 10.0),
             case("figures/transfer/ring/perfect", JOIN, 3.5),
-            case("figures/transfer/limit", "gb_per_s", 50.0),
+            case("figures/transfer-a/ring/perfect", JOIN, 3.25),
+            case("figures/transfer-a/limit", "gb_per_s", 50.0),
             case("join-a-device/perfect", JOIN, 25.0),
         ];
         let records: Vec<&Record> = records.iter().collect();
         let skew = FIGURES[1].plot(&records);
         let places = skew.series.iter().map(|(_, points)| points[0].x);
         assert_eq!(places.collect::<Vec<_>>(), [0, 125]);
+        let (label, paper) = FIGURES[0].plot(&records).series.remove(1);
+        assert_eq!((label.as_str(), paper.len()), (PAPER_LINE, 5));
         let folder = tempfile::tempdir().expect("a temporary folder");
         let written = write(folder.path(), &records).expect("the folder is writable");
         assert_eq!(written, 6);
@@ -237,7 +273,10 @@ mod tests {
                 "joins-build-rows.svg",
                 ["perfect", "rows of the build side"],
             ),
-            ("joins-transfer.svg", ["ring, perfect", "NVLink"]),
+            (
+                "joins-transfer.svg",
+                ["ring, perfect, 1:4: host:2", "coherence: V100, NVLink"],
+            ),
         ] {
             let drawn = fs::read_to_string(folder.path().join(file)).expect(file);
             for text in texts {

@@ -10,6 +10,16 @@ use super::page::figure;
 
 /// Size of a panel of stacked bars.
 const PANEL_SIZE: (u32, u32) = (330, 380);
+/// Height of a horizontal bar with its space, in pixels.
+const BAR_PIXELS: u32 = 18;
+/// Height of what is above and below the bars.
+const AROUND_BARS_PIXELS: u32 = 94;
+/// Width of the area of bars, about.
+const BARS_PIXELS: f64 = 820.0;
+/// Width of a letter of a label, about.
+const LETTER_PIXELS: f64 = 6.0;
+/// Letters of a value and of what separates it from its label, at most.
+const VALUE_LETTERS: usize = 9;
 /// Maximum number of panels of a file.
 const PANELS_MAX: usize = 64;
 
@@ -45,8 +55,8 @@ pub(crate) struct Scales<'a> {
     pub(crate) parts: &'a [&'a str],
 }
 
-/// Draws horizontal bars on a logarithmic axis, each with its label and value. Draws nothing without bars. Returns the
-/// number of files.
+/// Draws horizontal bars on a logarithmic axis, each with its label and value. More bars make a taller picture. Draws
+/// nothing without bars. Returns the number of files.
 ///
 /// # Errors
 /// If a value cannot be drawn, or the file cannot be written.
@@ -62,7 +72,10 @@ pub(crate) fn write(
     for (label, value) in bars {
         check(label, *value)?;
     }
-    save(folder, name, SIZE, |root| {
+    let height = SIZE
+        .1
+        .max(AROUND_BARS_PIXELS + BAR_PIXELS * bars.len() as u32);
+    save(folder, name, (SIZE.0, height), |root| {
         draw_bars(root, title, unit, bars)
     })
 }
@@ -82,7 +95,13 @@ fn draw_bars(root: &Area<'_>, title: &str, unit: &str, bars: &[Bar]) -> Drawn {
     let first = places().fold(f64::MAX, f64::min).floor() - 0.2;
     let highest = places().fold(f64::MIN, f64::max);
     // The labels stand behind the bars.
-    let last = highest + (highest - first) * 0.6;
+    let with_label = |(label, value): &Bar| {
+        let letters = label.chars().count() + VALUE_LETTERS;
+        let share = (letters as f64 * LETTER_PIXELS / BARS_PIXELS).min(0.8);
+        (place(*value) - first) / (1.0 - share)
+    };
+    let widths = bars.iter().map(with_label);
+    let last = first + widths.fold((highest - first) * 1.6, f64::max);
     let mut chart = ChartBuilder::on(root)
         .caption(title, TITLE_FONT)
         .margin(10)

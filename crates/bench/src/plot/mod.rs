@@ -98,6 +98,13 @@ fn scale(record: &Record) -> String {
     }
 }
 
+/// Returns the value of an option, such as `--device-bytes`, in the command of a record.
+pub(crate) fn option_of<'a>(command: &'a str, option: &str) -> Option<&'a str> {
+    let mut words = command.split([' ', '=']);
+    words.find(|word| *word == option)?;
+    words.next()
+}
+
 /// Draws the figures that are recorded in files. Notes the name of each file that it writes.
 ///
 /// # Errors

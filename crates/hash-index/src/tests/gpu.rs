@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
-fn gpu() -> Option<(HaltingDevices, Arc<Device>)> {
+pub(super) fn gpu() -> Option<(HaltingDevices, Arc<Device>)> {
     if let Err(error) = gpus() {
         let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
         assert!(!required, "{error}");
@@ -178,7 +178,7 @@ fn a_copy_of_a_gpu_s_table_gives_the_same_matches_on_the_cpu() {
     }
 }
 
-fn generated(cuda: &mut Cuda, workload: &Workload, side: Side) -> DeviceRows {
+pub(super) fn generated(cuda: &mut Cuda, workload: &Workload, side: Side) -> DeviceRows {
     let column = |cuda: &Cuda, of_value: u64| -> DeviceView<u8> {
         let bytes = (workload.rows(side) * of_value) as usize;
         cuda.buffer::<u8>(bytes).expect("device memory").all()

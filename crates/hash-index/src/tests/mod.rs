@@ -2,6 +2,7 @@
 
 mod cases;
 mod emulated;
+mod faults;
 mod gpu;
 
 use std::collections::BTreeSet;

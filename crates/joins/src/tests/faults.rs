@@ -39,7 +39,8 @@ const ROWS: [u64; 2] = [WORKLOAD.build_rows, WORKLOAD.probe_rows];
 /// Device memory of a join in partitions.
 const JOIN_BYTES: u64 = 3 << 20;
 
-fn guard() -> Stop {
+/// Returns the token of a join that must not hang.
+pub(super) fn guard() -> Stop {
     Stop::at(Instant::now() + LIMIT)
 }
 
@@ -74,7 +75,7 @@ fn assert_is_lost(error: &JoinError, case: &str) {
 }
 
 /// Asserts that this number of bytes of a device is in use, when its thread has dropped what kernels used.
-fn assert_uses(device: &Device, bytes: u64) {
+pub(super) fn assert_uses(device: &Device, bytes: u64) {
     let end = Instant::now() + LIMIT;
     while device.memory_used_bytes() != bytes {
         let used = device.memory_used_bytes();

@@ -1,9 +1,11 @@
 //! Joins on a GPU, whose answers the generator's formulas give.
 
+mod disk;
 mod faults;
 mod gpus;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,9 +13,10 @@ use forebay_cancel::Stop;
 use forebay_device::cuda::gpus;
 use forebay_device::{AlignedBytes, Device, DeviceOptions, Devices, Fault, HaltingDevices};
 use forebay_hash_index::{IndexError, JoinTotals, ProbeKeys, RunShape, Side, Width, Workload};
-use forebay_movement::storage::{DataFile, PageCache};
+use forebay_movement::storage::{DataFile, FileError, PageCache};
 use forebay_movement::{MoveError, RingOptions};
 
+use self::faults::{assert_uses, guard};
 use crate::join::MakeFile;
 use crate::measure::{GPU_ROWS, TableHome, gpu_table};
 use crate::{JoinError, JoinOptions, JoinPlan, PartitionedJoin, PinnedColumns};
@@ -452,6 +455,14 @@ fn on_disk(device: &Device) -> ([PinnedColumns; 2], JoinPlan, JoinTotals) {
     (sides, plan, workload.answer(2))
 }
 
+/// Creates a temporary file on a disk that has room for some bytes of it.
+fn with_room<const BYTES: u64>(folder: &Path) -> Result<DataFile, FileError> {
+    let mut file = DataFile::temporary(folder, PageCache::Bypass)?;
+    file.inject_full_disk(BYTES);
+    Ok(file)
+}
+
+/// The disk is full from the beginning, or after some runs of the build side or of the probe side.
 #[test]
 fn a_gpu_ends_joins_whose_file_cannot_be_made_or_written_and_joins_again() {
     let Some((_devices, device)) = gpu(8 << 20) else {
@@ -459,17 +470,28 @@ fn a_gpu_ends_joins_whose_file_cannot_be_made_or_written_and_joins_again() {
     };
     let ([build, probe], plan, answer) = on_disk(&device);
     let mut join = PartitionedJoin::new(&device, plan).expect("memory");
-    let temporary = join.make_file;
-    let failing: [MakeFile; 2] = [
-        |folder| DataFile::temporary(&folder.join("no/such/folder"), PageCache::Bypass),
+    let (temporary, used) = (join.make_file, device.memory_used_bytes());
+    let failing: [(MakeFile, &str); 5] = [
+        (
+            |folder| DataFile::temporary(&folder.join("no/such/folder"), PageCache::Bypass),
+            "there is no such file",
+        ),
         // It can be read alone.
-        |_| DataFile::open(&std::env::current_exe().expect("it runs"), PageCache::Use),
+        (
+            |_| DataFile::open(&std::env::current_exe().expect("it runs"), PageCache::Use),
+            "os error",
+        ),
+        (with_room::<0>, "free some"),
+        (with_room::<{ 300 << 10 }>, "free some"),
+        (with_room::<{ 2 << 20 }>, "free some"),
     ];
-    for make_file in failing {
+    for (make_file, why) in failing {
         join.make_file = make_file;
-        let error = join.run((&build, &probe), &Stop::never());
+        let error = join.run((&build, &probe), &guard());
         let error = error.expect_err("nothing can be written");
         assert!(matches!(error, JoinError::File(_)), "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+        assert_uses(&device, used);
         join.make_file = temporary;
         let report = join.run((&build, &probe), &Stop::never());
         assert_eq!(report.expect("it runs").totals, answer);

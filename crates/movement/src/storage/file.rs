@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, fcntl, posix_fadvise};
 
+use super::temporary::unnamed;
 use super::{FileCause, FileError};
 use crate::ring::PAGE_BYTES;
 
@@ -46,6 +47,8 @@ pub struct DataFile {
     direct_refused: AtomicBool,
     /// Bytes when the file was opened.
     bytes: u64,
+    /// Bytes for which the disk has room, if a test injected a full disk.
+    room_bytes: Option<u64>,
 }
 
 impl DataFile {
@@ -69,12 +72,13 @@ impl DataFile {
     }
 
     /// Creates an unnamed file in a folder, for reading and writing. Its disk space is freed when the value is
-    /// dropped or the process ends, even by `kill -9`. Its path is that of the folder.
+    /// dropped or the process ends, even by `kill -9`. Its path is that of the folder. Where the file system has no
+    /// unnamed files, the file has a name until it is unlinked, before it has data.
     ///
     /// # Errors
     /// If the folder does not exist or is not writable.
     pub fn temporary(folder: &Path, cache: PageCache) -> Result<DataFile, FileError> {
-        let made = tempfile::tempfile_in(folder);
+        let made = unnamed(folder);
         let buffered = made.map_err(|error| FileError::new(folder, 0, FileCause::of(error)))?;
         let options = &mut OpenOptions::new();
         DataFile::of(folder, buffered, cache, options.read(true).write(true))
@@ -132,7 +136,13 @@ impl DataFile {
             direct,
             direct_refused: AtomicBool::new(false),
             bytes: found.len(),
+            room_bytes: None,
         })
+    }
+
+    /// Injects a full disk, for tests: [`DataFile::write_all_at`] fails if it would end after these bytes.
+    pub fn inject_full_disk(&mut self, room_bytes: u64) {
+        self.room_bytes = Some(room_bytes);
     }
 
     /// Returns the path.
@@ -257,6 +267,11 @@ impl DataFile {
     /// # Errors
     /// [`FileCause::Full`] if there is no room; if the drive fails.
     pub fn write_all_at(&self, offset: u64, from: &[u8]) -> Result<(), FileError> {
+        let end = offset + from.len() as u64;
+        if self.room_bytes.is_some_and(|room| end > room) {
+            let full = io::Error::from_raw_os_error(libc::ENOSPC);
+            return Err(self.failed(offset, full));
+        }
         let mut done = 0;
         while done < from.len() {
             let at = offset + done as u64;
@@ -344,6 +359,7 @@ mod tests {
             direct: Err(String::new()),
             direct_refused: AtomicBool::new(false),
             bytes: 0,
+            room_bytes: None,
         }
     }
 
@@ -511,6 +527,12 @@ mod tests {
         let error = full.expect_err("it is always full");
         assert!(matches!(error.cause, FileCause::Full(_)), "{error}");
         assert_eq!(error.offset, 7);
+        let file = DataFile::temporary(&std::env::temp_dir(), PageCache::Bypass);
+        let mut file = file.expect("a folder");
+        file.inject_full_disk(8192);
+        file.write_all_at(0, &[1; 8192]).expect("it has room");
+        let error = file.write_all_at(8000, &[1; 193]).expect_err("a byte more");
+        assert!(matches!(error.cause, FileCause::Full(_)), "{error}");
         // Address 0 of this process is not mapped, and reading it fails as a drive does.
         let failing = device("/proc/self/mem").read_at(0, &mut [0; 8]);
         let error = failing.expect_err("nothing is there");

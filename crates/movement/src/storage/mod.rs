@@ -6,6 +6,7 @@ mod file;
 mod path;
 mod queue;
 mod source;
+mod temporary;
 #[expect(
     unsafe_code,
     reason = "the kernel reads and writes memory after a call has returned"

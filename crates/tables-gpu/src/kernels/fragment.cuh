@@ -117,13 +117,17 @@ __device__ inline void add_kept(
         // Each time, the next match of each row that has one.
         for (u32 wanted = before; wanted != 0;) {
             u32 kept = kept_by<kStep>(f, columns, joined, wanted);
-            u32 more = 0;
+            u32 found = 0, more = 0;
 #pragma unroll
-            for (u32 i = 0; i < kRows; i++) more |= static_cast<u32>(joined[i].word[kNextWord<kJoin>] != 0) << i;
+            for (u32 i = 0; i < kRows; i++) {
+                found |= static_cast<u32>(joined[i].word[kPlaceWord<kJoin>] != 0) << i;
+                more |= static_cast<u32>(joined[i].word[kNextWord<kJoin>] != 0) << i;
+            }
             more &= wanted;
             if constexpr (kHasCondition<kJoin>) kept &= matched_or_last<kJoin>(joined, more, matched);
             add_kept<kStep + 1>(f, columns, joined, kept, totals);
-            wanted = may_go_on(f, columns, __popc(wanted)) ? more : 0;
+            // A row is looked up in each slice, and has matches in one.
+            wanted = may_go_on(f, columns, __popc(kIsSliced ? wanted & found : wanted)) ? more : 0;
         }
     }
 }

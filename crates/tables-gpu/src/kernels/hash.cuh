@@ -8,7 +8,7 @@ constexpr u32 kNoSlot = 0xFFFFFFFF;
 // apply to the marked sources.
 constexpr u32 kIsFull = 1, kHasManyMatches = 2, kIsFarApart = 3, kIsFullJoin = 4, kHasSameKey = 5, kHasManyRows = 6;
 // Indexes of the words behind the flag with a bit for each source: whether several of its rows have the same key, and
-// whether its table has no room for the rows that its joins repeat.
+// whether its table has no room for its rows.
 constexpr u32 kSameKeys = 4, kManyRows = 20;
 // Slots that are tried for a key. A table in which these are taken by others is full.
 constexpr u32 kProbes = 256;

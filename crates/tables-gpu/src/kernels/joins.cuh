@@ -147,7 +147,8 @@ constexpr u32 kDifferentNumbers = 0xFFFFFFFF;
 
 // The table that a kernel fills, instead of totals.
 struct Table {
-    static constexpr bool kMayBeFull = false;
+    // A slice has room for somewhat more rows than the mean.
+    static constexpr bool kMayBeFull = kIsSliced && kOwnRepeats;
 
     __device__ void start(const Fragment&) {}
     __device__ void finish(const Fragment&) {}
@@ -212,7 +213,7 @@ struct Table {
         if constexpr (kOwnRepeats) {
             u32* places = reinterpret_cast<u32*>(f.own_words[kOwnWords - 1]);
             const u32 place = atomicAdd(places, 1u);
-            if (has_repeating() && place >= f.own_count) {
+            if ((kIsSliced || has_repeating()) && place >= f.own_rows) {
                 mark_source(f, kHasManyRows, kManyRows);
                 return;
             }

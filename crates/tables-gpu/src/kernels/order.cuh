@@ -41,12 +41,12 @@ template <class Function> __device__ inline void each_row(const Fragment& f, con
 
 // A radix sort, the least significant digit first. `keys` and `rows` are a word of each row and its number in the
 // list, in the order so far; `new_keys` and `new_rows` are in the order of the next digit. `counts` has a number for
-// each digit of each stripe.
+// each digit of each stripe, and `totals` one for each digit.
 struct Sort {
     const u64* keys;
     const u32* rows;
     u64* new_keys;
-    u32 *new_rows, *counts;
+    u32 *new_rows, *counts, *totals;
     u32 shift;
 
     __device__ explicit Sort(const Fragment& f)
@@ -55,12 +55,19 @@ struct Sort {
           new_keys(reinterpret_cast<u64*>(f.own_words[0])),
           new_rows(reinterpret_cast<u32*>(f.own_words[1])),
           counts(reinterpret_cast<u32*>(f.own_words[2])),
+          totals(counts + kStripesMax * kDigits),
           shift(static_cast<u32>(f.constants[2])) {}
 
     __device__ u32 digit_of(u64 key) const { return static_cast<u32>(key >> shift) % kDigits; }
 
+    // Prepares the totals for the next count.
+    __device__ void clear() const {
+        if (blockIdx.x == 0) each_digit([&](u32 digit) { totals[digit] = 0; });
+    }
+
     // Reads a word of each row, in the order so far: at first, that of the list.
     __device__ void load(const Fragment& f) const {
+        clear();
         const u64 word = f.constants[4];
         const bool is_first = f.constants[6] != 0;
         each_row(f, [&](u64 row) {
@@ -70,7 +77,7 @@ struct Sort {
         });
     }
 
-    // Counts the rows of each digit in each stripe.
+    // Counts the rows of each digit in each stripe, and in all.
     __device__ void count(const Fragment& f) const {
         u32* own = reinterpret_cast<u32*>(memory);
         each_stripe(f, [&](u32 stripe, u64 tile, u64 end) {
@@ -83,40 +90,38 @@ struct Sort {
                 }
             }
             __syncthreads();
-            each_digit([&](u32 digit) { counts[stripe * kDigits + digit] = own[digit]; });
+            each_digit([&](u32 digit) {
+                counts[stripe * kDigits + digit] = own[digit];
+                atomicAdd(totals + digit, own[digit]);
+            });
             __syncthreads();
         });
     }
 
-    // Replaces each count by the place of the first row with this digit in this stripe: prefix sums. One block does
-    // it.
+    // Replaces each count by the place of the first row with this digit in this stripe: the number of rows with lesser
+    // digits, and with this one in the stripes before. A block works on a digit, and a thread on some of its stripes.
     __device__ void place(const Fragment& f) const {
-        if (blockIdx.x != 0) return;
-        u32* places = reinterpret_cast<u32*>(memory);
-        each_digit([&](u32 digit) {
-            u32 sum = 0;
-            for (u32 stripe = 0; stripe < stripes_of(f); stripe++) sum += counts[stripe * kDigits + digit];
-            places[digit] = sum;
-        });
-        __syncthreads();
-        if (threadIdx.x == 0) {
+        u32 *lesser = reinterpret_cast<u32*>(memory), *sums = lesser + kThreads;
+        const u32 stripes = stripes_of(f), of_thread = (stripes + kThreads - 1) / kThreads;
+        const u32 first = min(threadIdx.x * of_thread, stripes), end = min(first + of_thread, stripes);
+        for (u32 digit = blockIdx.x; digit < kDigits; digit += gridDim.x) {
+            u32 of_lesser = 0, sum = 0;
+            for (u32 other = threadIdx.x; other < digit; other += kThreads) of_lesser += totals[other];
+            for (u32 stripe = first; stripe < end; stripe++) sum += counts[stripe * kDigits + digit];
+            lesser[threadIdx.x] = of_lesser;
+            sums[threadIdx.x] = sum;
+            __syncthreads();
             u32 place = 0;
-            for (u32 digit = 0; digit < kDigits; digit++) {
-                const u32 sum = places[digit];
-                places[digit] = place;
-                place += sum;
-            }
-        }
-        __syncthreads();
-        each_digit([&](u32 digit) {
-            u32 place = places[digit];
-            for (u32 stripe = 0; stripe < stripes_of(f); stripe++) {
+            for (u32 thread = 0; thread < kThreads; thread++)
+                place += lesser[thread] + (thread < threadIdx.x ? sums[thread] : 0);
+            for (u32 stripe = first; stripe < end; stripe++) {
                 u32& count = counts[stripe * kDigits + digit];
                 const u32 before = place;
                 place += count;
                 count = before;
             }
-        });
+            __syncthreads();
+        }
     }
 
     // Returns the lanes whose rows have the digit of this lane's row. Without meaning for a lane without a row.
@@ -155,6 +160,7 @@ struct Sort {
         u32* starts = reinterpret_cast<u32*>(memory);
         u32* of_warps = starts + kDigits;
         u32* of_warp = of_warps + this_warp() * kDigits;
+        clear();
         each_stripe(f, [&](u32 stripe, u64 tile, u64 end) {
             each_digit([&](u32 digit) { starts[digit] = counts[stripe * kDigits + digit]; });
             for (; tile < end; tile++) {

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    ArrayRef, BooleanArray, Date32Array, Decimal128Array, Float32Array, Float64Array, Int8Array,
-    Int32Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+    ArrayRef, BooleanArray, Date32Array, Decimal128Array, DurationMillisecondArray, Float32Array,
+    Float64Array, Int8Array, Int32Array, Int64Array, RecordBatch, StringArray,
+    TimestampMicrosecondArray, TimestampMillisecondArray, TimestampSecondArray,
 };
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::file::properties::WriterProperties;
@@ -143,7 +144,18 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
         let note = format!("{}{mark} or {}", of.cents[row], of.choice[row] % 100);
         (!of.is_null(row, 12)).then_some(note)
     });
-    let columns: [(&str, ArrayRef); 24] = [
+    // Times before and after 1970.
+    let until = of.moments.iter().zip(&of.choice).enumerate();
+    let until = until.map(|(row, (moment, choice))| {
+        (!of.is_null(row, 20)).then_some(moment + choice % 5_000_000 * 1_000_003)
+    });
+    let zoned = of
+        .choice
+        .iter()
+        .map(|it| (it % (1 << 20) - 300_000) * 1_000_003);
+    let night = of.choice.iter().map(|it| it * 5 - 2_200_000_000);
+    let took = (0..rows).map(|row| (!of.is_null(row, 21)).then_some(of.cents[row] % 5_000));
+    let columns: [(&str, ArrayRef); 28] = [
         ("a", Arc::new(a.collect::<Int32Array>())),
         ("b", Arc::new(Int64Array::from(of.b.clone()))),
         ("price", decimals(&of.cents, 2)),
@@ -171,6 +183,19 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
         ("infinite", lone(f64::INFINITY)),
         ("tenth", Arc::new(Float64Array::from_iter_values(tenth))),
         ("spread", Arc::new(Float64Array::from_iter_values(spread))),
+        (
+            "until",
+            Arc::new(until.collect::<TimestampMicrosecondArray>()),
+        ),
+        (
+            "zoned",
+            Arc::new(TimestampMillisecondArray::from_iter_values(zoned).with_timezone("+00:00")),
+        ),
+        (
+            "night",
+            Arc::new(TimestampSecondArray::from_iter_values(night)),
+        ),
+        ("took", Arc::new(took.collect::<DurationMillisecondArray>())),
     ];
     let columns = columns.into_iter();
     RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true)))

@@ -31,6 +31,9 @@ const IMAGE: u64 = 0x2000_0000_0000;
 /// Bytes in front of both: for the arguments of a kernel, and so that no file is empty.
 const HEAD: usize = 4096;
 
+/// The reason if a device is lost, as that of a GPU.
+pub(super) const LOST: &str = "emulated was lost";
+
 /// The engine.
 #[derive(Debug)]
 pub(super) struct Emulated {
@@ -48,6 +51,8 @@ pub(super) struct Emulated {
     pub(super) small: AtomicU64,
     /// How many allocations of memory of a device fail next.
     pub(super) failing: AtomicU64,
+    /// How many kernels run before the device of the next one is lost.
+    pub(super) kernels_left: AtomicU64,
     /// What the next search waits for.
     pub(super) search_waits: Mutex<Option<oneshot::Receiver<()>>>,
     /// Whether the next read of column files panics.
@@ -72,6 +77,7 @@ impl Emulated {
             full: AtomicU64::new(0),
             small: AtomicU64::new(0),
             failing: AtomicU64::new(0),
+            kernels_left: AtomicU64::new(u64::MAX),
             search_waits: Mutex::default(),
             panics: AtomicBool::new(false),
             searches: AtomicU64::new(0),
@@ -98,7 +104,19 @@ impl Emulated {
         written.expect("room");
     }
 
-    fn ran(&self, launch: &Launch) -> Result<Ran, Reason> {
+    /// Counts a kernel of a device, or loses the device.
+    fn begin_kernel(&self, device: usize) -> Result<(), Reason> {
+        let fewer = |left: u64| left.checked_sub(1);
+        let left = &self.kernels_left;
+        let begun = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        begun.map(drop).map_err(|_| {
+            left.store(u64::MAX, Ordering::Relaxed);
+            self.lost.fetch_or(1 << device, Ordering::Relaxed);
+            Reason::new(LOST)
+        })
+    }
+
+    fn ran(&self, launch: &Launch, device: usize) -> Result<Ran, Reason> {
         let began = Instant::now();
         self.launches.fetch_add(1, Ordering::Relaxed);
         let specs: Vec<_> = launch.kernels.iter().map(|it| it.program.spec()).collect();
@@ -116,6 +134,7 @@ impl Emulated {
         bytes.set_len((HEAD + image.len) as u64).expect("room");
         bytes.write_all_at(&image.bytes, HEAD as u64).expect("room");
         for (index, (kernel, spec)) in launch.kernels.iter().zip(specs).enumerate() {
+            self.begin_kernel(device)?;
             if let Some((zeroed, bytes)) = &kernel.zeroed {
                 self.write(&vec![0; *bytes as usize], zeroed.address);
             }
@@ -151,6 +170,22 @@ pub(super) fn device() -> Vec<Arc<dyn Engine>> {
 }
 
 impl Shared {
+    /// Returns an error if the device is lost.
+    fn check(&self) -> Result<(), Reason> {
+        match self.is_lost() {
+            true => Err(Reason::new(LOST)),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns an error if memory is that of the device, and the device is lost.
+    fn check_memory(&self, memory: &Memory) -> Result<(), Reason> {
+        match memory.tier {
+            Tier::Device => self.check(),
+            _ => Ok(()),
+        }
+    }
+
     fn is_in(&self, devices: &AtomicU64) -> bool {
         devices.load(Ordering::Relaxed) >> self.1 & 1 == 1
     }
@@ -173,7 +208,6 @@ impl Engine for Shared {
     }
 
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason> {
-        assert!(!self.is_lost(), "memory of a lost device");
         let fail = |left: u64| left.checked_sub(1);
         let failing = &self.0.failing;
         let fails = failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fail);
@@ -202,6 +236,9 @@ impl Engine for Shared {
     }
 
     fn read(&self, memory: &Memory, bytes: u64) -> BoxFuture<'static, Result<Vec<u32>, Reason>> {
+        if let Err(lost) = self.check_memory(memory) {
+            return std::future::ready(Err(lost)).boxed();
+        }
         let mut read = vec![0; bytes as usize];
         let file = self.0.memory.as_file();
         let begin = memory.address - MEMORY;
@@ -232,6 +269,9 @@ impl Engine for Shared {
 
     fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>> {
         assert_eq!(to.device, self.1);
+        if let Err(lost) = self.check_memory(to) {
+            return std::future::ready(Err(lost)).boxed();
+        }
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.0.write(&bytes, to.address);
         std::future::ready(Ok(())).boxed()
@@ -294,7 +334,7 @@ impl Engine for Shared {
     }
 
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>> {
-        assert!(!self.is_lost(), "kernels on a lost device");
-        std::future::ready(self.0.ran(&launch)).boxed()
+        let ran = self.check().and_then(|()| self.0.ran(&launch, self.1));
+        std::future::ready(ran).boxed()
     }
 }

@@ -20,6 +20,7 @@ mod repeats;
 mod sessions;
 mod slices;
 mod texts;
+mod times;
 mod unions;
 mod windows;
 
@@ -258,16 +259,24 @@ impl Fixture {
 
     /// Returns the sorted rows of a query as text, or its error; and whether a plan has an operator of the engine.
     async fn rows(context: &SessionContext, query: &str) -> (Result<Vec<String>, String>, bool) {
+        let (rows, plan) = Fixture::ran(context, query).await;
+        (rows, plan.is_some_and(|plan| has_operator(&plan)))
+    }
+
+    /// The same, with the plan that ran.
+    async fn ran(
+        context: &SessionContext,
+        query: &str,
+    ) -> (Result<Vec<String>, String>, Option<Arc<dyn ExecutionPlan>>) {
         let frame = context.sql(query).await.expect("a plan");
         let of_task = Arc::new(frame.task_ctx());
         let plan = match frame.create_physical_plan().await {
             Ok(plan) => plan,
-            Err(error) => return (Err(error.to_string()), false),
+            Err(error) => return (Err(error.to_string()), None),
         };
-        let has_operator = has_operator(&plan);
-        let mut batches = match collect(plan, of_task).await {
+        let mut batches = match collect(Arc::clone(&plan), of_task).await {
             Ok(batches) => batches,
-            Err(error) => return (Err(error.to_string()), has_operator),
+            Err(error) => return (Err(error.to_string()), Some(plan)),
         };
         // Without rows, some operators return a batch, and others none.
         batches.retain(|it| it.num_rows() > 0);
@@ -279,7 +288,7 @@ impl Fixture {
             .map(str::to_owned)
             .collect();
         lines.sort();
-        (Ok(lines), has_operator)
+        (Ok(lines), Some(plan))
     }
 
     /// Runs all queries with the engine and without.
@@ -288,6 +297,7 @@ impl Fixture {
             QUERIES
                 .iter()
                 .chain(floats::QUERIES)
+                .chain(times::QUERIES)
                 .chain(ordinals::QUERIES)
                 .chain(joins::QUERIES),
         )
@@ -432,6 +442,7 @@ async fn the_cpu_computes_what_kernels_do_not() {
             REFUSED
                 .iter()
                 .chain(floats::REFUSED)
+                .chain(times::REFUSED)
                 .chain(ordinals::REFUSED)
                 .chain(distinct::REFUSED)
                 .chain(joins::REFUSED),

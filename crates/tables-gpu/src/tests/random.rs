@@ -1,11 +1,14 @@
 //! Random queries.
 
+use std::sync::atomic::Ordering;
+
 use datafusion::common::runtime::SpawnedTask;
+use datafusion::physical_plan::displayable;
 use fastrand::Rng;
 use futures_util::StreamExt;
 
 use super::floats::are_alike;
-use super::{Fixture, of_all_threads};
+use super::{Fixture, has_operator, of_all_threads};
 use crate::placement::NO_ROOM;
 
 /// Joins with `t`, and what they bring.
@@ -149,6 +152,11 @@ const CONDITIONS: &[&str] = &[
     "wide > 0",
     "moment < TIMESTAMP '2001-01-01 00:00:00'",
     "extract(month FROM day) = 5",
+    "extract(hour FROM moment) < 12",
+    "extract(isodow FROM until) > 5",
+    "moment + INTERVAL '1 month' < until",
+    "date_trunc('quarter', zoned) < night",
+    "CAST(until AS DATE) > day",
     "fare > 50000.5::double",
     "ratio < 1.7::double",
     "tip = 0.3::real",
@@ -187,6 +195,11 @@ const KEYS: &[&str] = &[
     "name LIKE '%b%'",
     "nothing",
     "date_trunc('month', day)",
+    "date_trunc('month', until)",
+    "date_trunc('day', moment)",
+    "date_bin(INTERVAL '3 days', night)",
+    "extract(week FROM zoned)",
+    "CAST(moment AS DATE)",
     "a + quantity",
     "quantity * 3 - a",
     "tip",
@@ -212,6 +225,10 @@ const AGGREGATES: &[&str] = &[
     "sum(price * (1 - discount))",
     "max(day)",
     "min(moment)",
+    "max(until - moment)",
+    "max(date_trunc('minute', zoned))",
+    "sum(extract(doy FROM night))",
+    "min(until - INTERVAL '1 month')",
     "sum(quantity * 2 - 1)",
     "min(wide)",
     "sum(wide)",
@@ -411,43 +428,61 @@ pub(super) fn number(name: &str) -> Option<u64> {
 
 /// Runs random queries with the engine and without, from the seed `FOREBAY_GPU_SEED` on: as many as
 /// `FOREBAY_GPU_QUERIES` tells, each with as many other constants as `FOREBAY_GPU_CONSTANTS` tells. A thread runs one
-/// query at a time.
-pub(super) async fn compare_random(fixture: &Fixture, count: u64) {
+/// query at a time. `FOREBAY_GPU_ROOM` are the bytes that tables of joins may take, and totals as many: some queries
+/// must then be computed in slices. Returns how many were.
+pub(super) async fn compare_random(fixture: &Fixture, count: u64) -> u64 {
     let count = number("FOREBAY_GPU_QUERIES").unwrap_or(count);
     let first = number("FOREBAY_GPU_SEED").unwrap_or(30);
     let constants = number("FOREBAY_GPU_CONSTANTS").unwrap_or(1);
+    let room = number("FOREBAY_GPU_ROOM");
+    if let Some(bytes) = room {
+        let most = &fixture.columns.tables_bytes_max;
+        most.store(bytes, Ordering::Relaxed);
+    }
     let compared = (first..first + count).map(|seed| {
         let fixture = fixture.clone();
         SpawnedTask::spawn(async move {
             let mut random = fastrand::Rng::with_seed(seed);
             let query = query(&mut random);
-            let mut on_engine = u64::from(compare_one(&fixture, seed, &query).await);
+            let mut counts = compare_one(&fixture, seed, &query).await;
             for _ in 0..constants {
                 let query = with_other_constants(&mut random, &query);
-                on_engine += u64::from(compare_one(&fixture, seed, &query).await);
+                counts = sums(counts, compare_one(&fixture, seed, &query).await);
             }
-            on_engine
+            counts
         })
     });
     let compared = of_all_threads(compared);
-    let on_engine: u64 = compared.fold(0, async |sum, it| sum + it).await;
+    let counts = compared.fold([0; 2], async |all, it| sums(all, it));
+    let [on_engine, in_slices] = counts.await;
     let count = count * (constants + 1);
-    println!("{on_engine} of {count} random queries ran on the engine");
+    println!("{on_engine} of {count} random queries ran on the engine, {in_slices} in slices");
     assert!(on_engine * 2 > count);
+    assert!(room.is_none() || in_slices > 0);
+    in_slices
 }
 
-/// Runs a random query with the engine and without, and returns whether it ran on the engine.
-async fn compare_one(fixture: &Fixture, seed: u64, query: &str) -> bool {
-    let (strict, has_operator) = Fixture::rows(&fixture.with, query).await;
+fn sums([a, b]: [u64; 2], [more_a, more_b]: [u64; 2]) -> [u64; 2] {
+    [a + more_a, b + more_b]
+}
+
+/// Runs a random query with the engine and without. Returns 1 if it ran on the engine, else 0, and the same for one
+/// with slices of tables or groups.
+async fn compare_one(fixture: &Fixture, seed: u64, query: &str) -> [u64; 2] {
+    let (strict, plan) = Fixture::ran(&fixture.with, query).await;
     let (without, _) = Fixture::rows(&fixture.without, query).await;
     let is_full = strict.as_ref().is_err_and(|error| error.contains(NO_ROOM));
     assert!(!is_full, "seed {seed}: {query}\n{strict:?}");
-    let on_engine = strict.is_ok() && has_operator;
+    let plan = plan.filter(|plan| strict.is_ok() && has_operator(plan));
+    let is_sliced = plan.as_ref().is_some_and(|plan| {
+        let plan = displayable(plan.as_ref()).indent(false).to_string();
+        plan.contains(" slices, ")
+    });
     let with = match strict.is_err() {
         true => Fixture::rows(&fixture.lenient, query).await.0,
         false => strict,
     };
     let are_alike = are_alike(query, &with, &without);
     assert!(are_alike, "seed {seed}: {query}\n{with:#?}\n{without:#?}");
-    on_engine
+    [plan.is_some().into(), is_sliced.into()]
 }

@@ -16,7 +16,8 @@ use tempfile::TempDir;
 use super::data::{Sizes, write};
 use super::emulated::{self, Emulated};
 use super::floats::{self, are_alike};
-use super::{QUERIES, joins, lists};
+
+use super::{QUERIES, joins, lists, times};
 use crate::columns::Columns;
 use crate::disk::Disk;
 use crate::engine::Engine;
@@ -164,6 +165,7 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
     let queries: Vec<_> = QUERIES
         .iter()
         .chain(floats::QUERIES)
+        .chain(times::OF_SESSIONS)
         .chain(joins::QUERIES)
         .chain(lists::QUERIES)
         .collect();
@@ -564,7 +566,7 @@ async fn columns_without_room_on_the_device_are_read_from_the_host() {
         .await
         .expect("a plan")
         .join("\n");
-    assert!(plan.contains("0.0 MB on the device and "), "{plan}");
+    assert!(plan.contains("on the device (0.0 %) and "), "{plan}");
     // When there is room, the columns that are read often are brought to the device.
     fixture
         .emulated

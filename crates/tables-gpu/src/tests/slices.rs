@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use forebay_device::Fault;
 use forebay_memory::Share;
 
 use super::data::Sizes;
 use super::devices::{explained, gpus};
-use super::emulated::{self, Emulated};
+use super::emulated::{self, Emulated, LOST};
 use super::random::compare_random;
 use super::{Fixture, QUERIES, compile_those, floats, joins};
 use crate::giving_way::Freeing;
@@ -15,48 +16,100 @@ use crate::gpu::open_all;
 
 const SIZES: Sizes = Sizes(&[3000, 1, 512, 513]);
 
-/// Queries, the room of their tables and totals, and what `EXPLAIN ANALYZE` says of them.
+/// Room that most tables of joins of random queries with `m` and `p` exceed.
+const OF_RANDOM_BYTES: u64 = 300;
+
+/// A query whose groups are many in each table.
+const OF_MANY_GROUPS: &str = "SELECT b, count(*), sum(quantity) FROM t GROUP BY b";
+
+/// Queries, the room of their tables and totals, and what is made in slices.
 const IN_SLICES: &[(&str, u64, &str)] = &[
     // Two tables by the same key are made together, two by other keys in all combinations.
     (
         "SELECT flag, count(*) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v <> quantity - 20 AND v < 6)
             AND NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND quantity - 25 <> v AND v > 2) GROUP BY flag",
         128,
-        "tables of joins in",
+        "tables of joins",
     ),
     (
         "SELECT count(*), max(one.score), max(other.score) FROM t JOIN u one ON b = one.id JOIN u other ON b + 1 = other.id",
         4 << 10,
-        "tables of joins in",
+        "tables of joins",
     ),
     (
         "SELECT count(*), sum(v), max(v) FROM t JOIN h ON a * 1000000000007 = far",
         8 << 10,
-        "tables of joins in",
+        "tables of joins",
     ),
     // Each slice is told of all rows.
     (
         "SELECT count(*), sum(quantity) FROM t WHERE b NOT IN (SELECT score FROM u WHERE score IS NOT NULL)",
         4 << 10,
-        "tables of joins in",
+        "tables of joins",
     ),
     (
         "SELECT day, flag, count(*), sum(b) FROM t GROUP BY 1, 2",
         8 << 10,
-        "groups in",
+        "groups",
     ),
     (
         "SELECT b, count(*), sum(quantity) FROM t GROUP BY b",
         8 << 10,
-        "groups in",
+        "groups",
     ),
     // A hash table instead of too many slices.
     (
         "SELECT a * 6000 + quantity, count(*), sum(b) FROM t GROUP BY 1",
         8 << 10,
-        "groups in",
+        "groups",
     ),
 ];
+
+/// Queries with joins that repeat rows, and the room of their tables.
+const REPEATED: &[(&str, u64)] = &[
+    (
+        "SELECT flag, count(*), sum(v), min(v), max(quantity * v) FROM t JOIN m ON a = k GROUP BY flag",
+        200,
+    ),
+    // Some matches, all or none of a row meet the condition.
+    (
+        "SELECT flag, count(*), count(v), sum(v) FROM t LEFT JOIN m ON a = k AND quantity < v * 4 GROUP BY flag",
+        200,
+    ),
+    (
+        "SELECT a, v, b FROM t JOIN m ON a = k WHERE quantity = 7",
+        200,
+    ),
+    // Two in all combinations, of which groups have keys.
+    (
+        "SELECT one.v, other.v, count(*) FROM t JOIN m one ON a = one.k JOIN m other ON tiny = other.k WHERE quantity < 20
+            GROUP BY 1, 2",
+        420,
+    ),
+    // Rows that are repeated themselves.
+    (
+        "SELECT count(*), sum(quantity), sum(w) FROM t JOIN (SELECT one.k, one.v, other.v AS w FROM m AS one
+            JOIN m AS other ON one.k = other.k) AS n ON a = n.k",
+        1200,
+    ),
+    // In a hash table.
+    (
+        "SELECT count(*), sum(one.quantity), max(other.a) FROM t AS one JOIN t AS other ON one.b = other.b",
+        64 << 10,
+    ),
+];
+
+/// A join in which most rows have the same key.
+const SKEWED: &str = "SELECT count(*), sum(v) FROM t
+    JOIN (SELECT CASE WHEN v < 7 THEN 2 ELSE k END AS n, v FROM m) AS s ON a = s.n";
+
+/// Returns the number of slices of tables or groups that `EXPLAIN ANALYZE` prints; `None` if they are whole.
+pub(super) fn slices_of(plan: &str, of: &str) -> Option<u64> {
+    let of = format!("{of} of ");
+    let mut parts = plan.split(", ").filter_map(|it| it.strip_prefix(&*of));
+    let (_, slices) = parts.find_map(|it| it.split_once(" MB in "))?;
+    slices.strip_suffix(" slices")?.parse().ok()
+}
 
 /// Creates a table `w` of 530,000 rows with a column in order, of which the planner does not know that.
 async fn in_order(fixture: &Fixture) {
@@ -80,7 +133,7 @@ async fn tables_and_groups_without_room_are_made_in_slices() {
             room.store(*bytes, Ordering::Relaxed);
             fixture.compare([query]).await;
             let plan = explained(&fixture, query).await;
-            assert!(plan.contains(wanted), "{query}: {plan}");
+            assert!(slices_of(&plan, wanted).is_some(), "{query}: {plan}");
         }
         room.store(8 << 10, Ordering::Relaxed);
         let all = QUERIES.iter().chain(floats::QUERIES);
@@ -90,6 +143,62 @@ async fn tables_and_groups_without_room_are_made_in_slices() {
         fixture.compare(&joins::QUERIES[..30]).await;
     }
     compile_those(&emulated, |it| it.source.contains("kIsSliced = true"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn joins_that_repeat_rows_are_made_in_slices() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    for devices in [1, 2] {
+        let fixture = Fixture::new(emulated::devices(&emulated, devices), SIZES).await;
+        let room = &fixture.columns.tables_bytes_max;
+        for (query, bytes) in REPEATED {
+            room.store(*bytes, Ordering::Relaxed);
+            fixture.compare([query]).await;
+            let plan = explained(&fixture, query).await;
+            let slices = slices_of(&plan, "tables of joins");
+            assert!(slices.is_some(), "{query}: {plan}");
+        }
+        // The table that does not repeat rows is the larger one: it alone is in slices.
+        let query =
+            "SELECT count(*), sum(v), max(score) FROM t JOIN m ON a = m.k JOIN u ON b = u.id";
+        room.store(4 << 10, Ordering::Relaxed);
+        fixture.compare([&query]).await;
+        let plan = explained(&fixture, query).await;
+        assert_eq!(slices_of(&plan, "tables of joins"), Some(3), "{plan}");
+    }
+    compile_those(&emulated, |it| {
+        it.source.contains("kIsSliced = true") && it.source.contains("kOwnRepeats = 1")
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slices_with_many_rows_of_a_key_are_made_smaller() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    let fixture = Fixture::new(emulated::devices(&emulated, 1), SIZES).await;
+    let room = &fixture.columns.tables_bytes_max;
+    room.store(300, Ordering::Relaxed);
+    fixture.compare([&SKEWED]).await;
+    // The first finds that rows repeat, and the second that a slice has too many.
+    let launches = emulated.launches.load(Ordering::Relaxed);
+    assert!(launches > 2, "{launches}");
+    let plan = explained(&fixture, SKEWED).await;
+    let slices = slices_of(&plan, "tables of joins");
+    assert!(slices.is_some(), "{plan}");
+    // All rows of a key are in one slice.
+    room.store(100, Ordering::Relaxed);
+    let refused = [(SKEWED, "there is room for 100")];
+    fixture.compare_refused(&refused).await;
+    room.store(64, Ordering::Relaxed);
+    let query = "SELECT count(*), max(n) FROM t JOIN c ON b < n";
+    fixture
+        .compare_refused(&[(query, "there is room for 64")])
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -135,7 +244,7 @@ async fn a_small_device_makes_slices_beside_a_large_one() {
         JOIN (SELECT n FROM w WHERE flag <> 3) AS o ON w.n = o.n";
     fixture.compare([&query]).await;
     let plan = explained(&fixture, query).await;
-    assert!(plan.contains("tables of joins in 3 slices"), "{plan}");
+    assert_eq!(slices_of(&plan, "tables of joins"), Some(3), "{plan}");
     assert!(plan.contains("on each of 2 GPUs"), "{plan}");
 }
 
@@ -150,18 +259,71 @@ async fn columns_make_room_for_tables() {
     fixture.compare([&query]).await;
     let plan = explained(&fixture, query).await;
     assert!(!plan.contains("on the host"), "{plan}");
+    assert!(plan.contains(", tables of joins of 0.0 MB, "), "{plan}");
     // Columns of other queries give way first, of which there are none.
     emulated.failing.store(2, Ordering::Relaxed);
     fixture.compare([&query]).await;
     assert_eq!(emulated.failing.load(Ordering::Relaxed), 0);
     let plan = explained(&fixture, query).await;
-    assert!(plan.contains("MB on the host"), "{plan}");
+    assert!(
+        plan.contains(" %) and ") && plan.contains("MB on the host"),
+        "{plan}"
+    );
     // Without room in the host, the query is the CPU's, and columns stay.
     emulated.failing.store(2, Ordering::Relaxed);
     emulated.is_host_full.store(true, Ordering::Relaxed);
     let (refused, _) = Fixture::rows(&fixture.with, query).await;
     assert!(refused.is_err_and(|it| it.contains("full")));
     fixture.compare([&query]).await;
+}
+
+/// Returns the rows of the CPU and those of a session that may use it, and what `EXPLAIN ANALYZE` then says.
+async fn on_lost(fixture: &Fixture, query: &str) -> (Vec<String>, Vec<String>, String) {
+    let (without, _) = Fixture::rows(&fixture.without, query).await;
+    let (found, _) = Fixture::rows(&fixture.lenient, query).await;
+    let explained = format!("EXPLAIN ANALYZE {query}");
+    let (plan, _) = Fixture::rows(&fixture.lenient, &explained).await;
+    let plan = plan.expect(query).concat();
+    (without.expect(query), found.expect(query), plan)
+}
+
+/// A device is lost in the middle of the kernels of a query. The other one, if any, has all rows afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cpu_answers_if_a_device_is_lost_while_slices_run() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    for devices in [1, 2] {
+        let emulated = Emulated::new();
+        let fixture = Fixture::new(emulated::devices(&emulated, devices), SIZES).await;
+        let (columns, left) = (&fixture.columns, &emulated.kernels_left);
+        for (query, bytes, wanted) in IN_SLICES {
+            columns.tables_bytes_max.store(*bytes, Ordering::Relaxed);
+            // The first run may find that it needs more slices. The second tells the number of kernels.
+            explained(&fixture, query).await;
+            left.store(u64::MAX, Ordering::Relaxed);
+            let plan = explained(&fixture, query).await;
+            assert!(plan.contains(wanted), "{query}: {plan}");
+            let kernels = u64::MAX - left.load(Ordering::Relaxed);
+            left.store(kernels / 2, Ordering::Relaxed);
+            let (without, found, plan) = on_lost(&fixture, query).await;
+            assert_eq!(found, without, "{query}");
+            assert_ne!(emulated.lost.load(Ordering::Relaxed), 0, "{query}");
+            match devices {
+                1 => assert!(plan.contains(LOST), "{query}: {plan}"),
+                _ => assert!(plan.contains(wanted), "{query}: {plan}"),
+            }
+            // The devices work again, and columns are read again.
+            emulated.lost.store(0, Ordering::Relaxed);
+            columns.known.lock().columns.clear();
+        }
+        let on_cpu = columns.counts.on_cpu();
+        let [(why, count)] = &on_cpu[..] else {
+            panic!("{on_cpu:?}");
+        };
+        let is_right = why == LOST && *count >= IN_SLICES.len() as u64;
+        assert!(is_right, "{on_cpu:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -173,8 +335,36 @@ async fn slices_give_the_rows_of_the_cpu_for_random_queries() {
     fixture
         .columns
         .tables_bytes_max
-        .store(600, Ordering::Relaxed);
-    compare_random(&fixture, 24).await;
+        .store(OF_RANDOM_BYTES, Ordering::Relaxed);
+    assert!(compare_random(&fixture, 24).await > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cpu_answers_if_a_gpu_is_lost_while_slices_run() {
+    let (query, bytes, wanted) = IN_SLICES[1];
+    let mut lost = 0;
+    for checks in 0..6 {
+        let Some(devices) = gpus() else { return };
+        let device = devices.list().remove(0);
+        let freeing = Freeing::default();
+        let engines = open_all(devices.list(), 1 << 30, Share::default(), None, &freeing);
+        let fixture = Fixture::new(engines.expect("room"), SIZES).await;
+        let room = &fixture.columns.tables_bytes_max;
+        room.store(bytes, Ordering::Relaxed);
+        let plan = explained(&fixture, query).await;
+        assert!(plan.contains(wanted), "{plan}");
+        device.inject(Fault::FailAfter { checks });
+        let (without, found, plan) = on_lost(&fixture, query).await;
+        assert_eq!(found, without, "after {checks} checks");
+        if device.is_lost() {
+            lost += 1;
+            let says_why = plan.contains("ran on the CPU") && plan.contains("lost");
+            assert!(says_why, "{plan}");
+        }
+        drop(fixture);
+        devices.halt();
+    }
+    assert!(lost > 2, "the GPU was lost at {lost} points only");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 16)]
@@ -188,15 +378,27 @@ async fn a_gpu_gives_the_rows_of_the_cpu_by_slices() {
     for (sizes, bytes, random) in [
         (Sizes(&[600_000, 1, 262_145]), 2 << 20, 0),
         (Sizes(&[20_000, 700]), 16 << 10, 100),
+        (Sizes(&[6_000, 700]), OF_RANDOM_BYTES, 100),
     ] {
         let fixture = Fixture::new(open(), sizes).await;
         let room = &fixture.columns.tables_bytes_max;
         room.store(bytes, Ordering::Relaxed);
-        fixture.compare(QUERIES.iter().chain(joins::QUERIES)).await;
+        if bytes > OF_RANDOM_BYTES {
+            fixture.compare(QUERIES.iter().chain(joins::QUERIES)).await;
+            let plan = explained(&fixture, OF_MANY_GROUPS).await;
+            assert!(slices_of(&plan, "groups").is_some(), "{bytes}: {plan}");
+        }
         if random > 0 {
-            compare_random(&fixture, random).await;
+            assert!(compare_random(&fixture, random).await > 0);
         }
     }
+    let fixture = Fixture::new(open(), SIZES).await;
+    let room = &fixture.columns.tables_bytes_max;
+    for (query, bytes) in REPEATED {
+        room.store(*bytes, Ordering::Relaxed);
+        fixture.compare([query]).await;
+    }
+    drop(fixture);
     drop(device);
     devices.halt();
 }

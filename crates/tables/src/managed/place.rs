@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use forebay_tables_delta::remove_folder;
 use parking_lot::Mutex;
-use tempfile::TempDir;
 
 use crate::catalogue::{Catalogue, Entry, Kind};
 use crate::error::{Code, Result, SqlError};
+use crate::scratch::Scratch;
 
 /// Name of the folder of the tables.
 const FOLDER: &str = "tables";
@@ -23,7 +23,7 @@ const LETTERS_MAX: usize = 40;
 #[derive(Debug)]
 pub(crate) struct Place {
     folder: Option<PathBuf>,
-    temporary: Mutex<Option<TempDir>>,
+    temporary: Mutex<Option<Scratch>>,
 }
 
 impl Place {
@@ -63,10 +63,7 @@ impl Place {
         if let Some(folder) = &*temporary {
             return Ok(folder.path().to_owned());
         }
-        let made = tempfile::Builder::new()
-            .prefix("forebay-tables-")
-            .tempdir()?;
-        Ok(temporary.insert(made).path().to_owned())
+        Ok(temporary.insert(Scratch::new()?).path().to_owned())
     }
 
     /// Returns the path of the folder with this name.

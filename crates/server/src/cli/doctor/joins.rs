@@ -7,9 +7,12 @@ use bson::doc;
 use forebay_cancel::Stop as Token;
 use forebay_device::{Device, DeviceKind};
 use forebay_joins::measure::{CPU_ROWS, GPU_HOST_ROWS, GPU_ROWS, TableHome, cpu, gpu_table};
-use forebay_joins::predict::{WORKLOAD_A, in_partitions, through_ring, with_hybrid_table};
+use forebay_joins::predict::{
+    OnDisk, WORKLOAD_A, in_partitions, in_partitions_on_disk, through_ring, with_hybrid_table,
+};
 use forebay_movement::method::TransferMethod;
 use forebay_movement::pick::{Measurements, Way};
+use forebay_movement::storage::StoragePath;
 
 use super::meminfo;
 use crate::cli::table;
@@ -20,22 +23,26 @@ const GPU_FREE_KIB_MIN: u64 = 3 << 20;
 const CPU_FREE_KIB_MIN: u64 = 1 << 20;
 /// Fraction of the predicted hybrid table that is in device memory: the table is 1.5 times as large as this part.
 const DEVICE_SHARE: f64 = 1.0 / 1.5;
+/// Fraction of the bytes of both sides that spills in the predicted joins in partitions: all.
+const SPILLED_SHARE: f64 = 1.0;
 
 /// A join, and its rate in tuples per second or why that is not predicted.
 type Prediction = (&'static str, Result<f64, String>);
 
 /// Measures what predictions need, in a few seconds, and prints the predicted rates of joins; on a host device,
-/// those of the CPU. What cannot be measured is printed with the reason.
+/// those of the CPU. What cannot be measured is printed with the reason. `cached` is why the measured reads of a file
+/// are those of the page cache; `None` if they are those of the disk.
 ///
 /// # Errors
 /// If the report cannot be printed.
 pub fn print_predictions(
     device: &Device,
     measurements: &Measurements,
+    cached: Option<&str>,
     stop: &Token,
 ) -> Result<(), OutputError> {
     let predicted = match device.kind() {
-        DeviceKind::Cuda => of_gpu(device, measurements, stop),
+        DeviceKind::Cuda => of_gpu(device, measurements, cached, stop),
         _ => of_cpu(stop),
     };
     match predicted {
@@ -51,7 +58,12 @@ pub fn print_predictions(
 ///
 /// # Errors
 /// If no table can be measured in device memory.
-fn of_gpu(device: &Device, measurements: &Measurements, stop: &Token) -> Result<Vec<Prediction>> {
+fn of_gpu(
+    device: &Device,
+    measurements: &Measurements,
+    cached: Option<&str>,
+    stop: &Token,
+) -> Result<Vec<Prediction>> {
     let table = gpu_table(device, TableHome::Device, GPU_ROWS, stop)?;
     let bus = bus_bytes_per_s(measurements);
     let host = check_free_memory(GPU_FREE_KIB_MIN)
@@ -60,7 +72,21 @@ fn of_gpu(device: &Device, measurements: &Measurements, stop: &Token) -> Result<
     let ring = bus
         .clone()
         .map(|bus| through_ring(&table, bus, &WORKLOAD_A));
-    let spilled = bus.map(|bus| in_partitions(&table, bus, 1.0, &WORKLOAD_A));
+    let to_disk = bus.clone().and_then(|bus| {
+        let disk = OnDisk {
+            share: SPILLED_SHARE,
+            bytes_per_s: disk_bytes_per_s(measurements, cached)?,
+        };
+        let spilled = SPILLED_SHARE;
+        Ok(in_partitions_on_disk(
+            &table,
+            bus,
+            spilled,
+            disk,
+            &WORKLOAD_A,
+        ))
+    });
+    let to_host = bus.map(|bus| in_partitions(&table, bus, SPILLED_SHARE, &WORKLOAD_A));
     Ok(vec![
         ("all in device memory", Ok(table.join(&WORKLOAD_A))),
         ("probe side in pinned host memory, by the ring", ring),
@@ -68,7 +94,14 @@ fn of_gpu(device: &Device, measurements: &Measurements, stop: &Token) -> Result<
             "a third of the table in host memory",
             hybrid.map_err(|error| error.to_string()),
         ),
-        ("both sides in pinned host memory, in partitions", spilled),
+        (
+            "both sides in pinned host memory, in partitions that spill there",
+            to_host,
+        ),
+        (
+            "the same, but to a disk that writes as fast as it reads",
+            to_disk,
+        ),
     ])
 }
 
@@ -105,9 +138,23 @@ fn check_free_memory(kib_min: u64) -> Result<()> {
 
 /// Returns the measured rate of copies from pinned memory.
 fn bus_bytes_per_s(measurements: &Measurements) -> Result<f64, String> {
-    let way = Way::Method(TransferMethod::PinnedCopy);
-    let copies = measurements.rates.iter().filter(|rate| rate.way == way);
-    let fastest = copies.map(|rate| rate.bytes_per_s).reduce(f64::max);
+    fastest(measurements, Way::Method(TransferMethod::PinnedCopy))
+}
+
+/// Returns the measured rate at which threads read a file into pinned memory, as a join in partitions does.
+fn disk_bytes_per_s(measurements: &Measurements, cached: Option<&str>) -> Result<f64, String> {
+    match cached {
+        Some(why) => Err(format!(
+            "the file was read through the page cache, not from the disk: {why}"
+        )),
+        None => fastest(measurements, Way::Path(StoragePath::StagedThreads)),
+    }
+}
+
+/// Returns the highest measured rate of a way in bytes per second.
+fn fastest(measurements: &Measurements, way: Way) -> Result<f64, String> {
+    let own = measurements.rates.iter().filter(|rate| rate.way == way);
+    let fastest = own.map(|rate| rate.bytes_per_s).reduce(f64::max);
     fastest.ok_or_else(|| format!("{way} was not measured"))
 }
 
@@ -177,5 +224,29 @@ mod tests {
             rate(TransferMethod::ZeroCopy, 60e9),
         ];
         assert_eq!(bus(measured), Ok(54e9));
+    }
+
+    #[test]
+    fn the_disk_is_as_fast_as_threads_read_past_the_page_cache() {
+        let rate = |path, bytes_per_s| Rate {
+            source: Tier::File,
+            way: Way::Path(path),
+            chunk_bytes: 4 << 20,
+            bytes_per_s,
+            cpu_s_per_gb: None,
+        };
+        let measurements = Measurements {
+            rates: vec![
+                rate(StoragePath::StagedUring, 1.9e9),
+                rate(StoragePath::StagedThreads, 1.8e9),
+            ],
+            ..Measurements::default()
+        };
+        let disk = |cached| disk_bytes_per_s(&measurements, cached);
+        assert_eq!(disk(None), Ok(1.8e9));
+        let why = disk(Some("not supported")).expect_err("that is memory");
+        assert!(why.ends_with("not from the disk: not supported"), "{why}");
+        let missing = Err("staged-threads was not measured".to_owned());
+        assert_eq!(disk_bytes_per_s(&Measurements::default(), None), missing);
     }
 }

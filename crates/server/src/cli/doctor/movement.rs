@@ -132,6 +132,7 @@ pub fn measure_and_keep(
     Ok(joins::print_predictions(
         &device,
         &saved.measurements,
+        cached.as_deref(),
         stop,
     )?)
 }

@@ -26,8 +26,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use forebay_documents::{DirectoryLock, lock_directory};
 use forebay_memory::Account;
-use forebay_tables::{Paths, Settings, Tables};
-use tempfile::TempDir;
+use forebay_tables::{Paths, Scratch, Settings, Tables};
 use tokio::sync::Mutex;
 
 use self::failure::Failure;
@@ -185,7 +184,7 @@ fn read_stdin() -> Result<String> {
 struct Place {
     folder: PathBuf,
     /// The folder, if it is removed at the end.
-    _temporary: Option<TempDir>,
+    _temporary: Option<Scratch>,
     /// Keeps a server or another shell from changing the definitions.
     _lock: Option<DirectoryLock>,
 }
@@ -200,8 +199,7 @@ impl Place {
                 _lock: Some(lock),
             });
         }
-        let temporary = tempfile::Builder::new().prefix("forebay-sql-").tempdir();
-        let temporary = temporary.context("cannot create a folder for temporary files")?;
+        let temporary = Scratch::new().context("cannot create a folder for temporary files")?;
         Ok(Place {
             folder: temporary.path().to_owned(),
             _temporary: Some(temporary),

@@ -1,0 +1,262 @@
+//! Plots of the sections `hybrid`, `spilled`, `gpus` and `co-processing`.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::{JOIN, UNIT, label, replace, several, single};
+use crate::plot::bars::{self, Bar};
+use crate::plot::draw::{self, Axes, Axis};
+use crate::plot::{Plot, Point, option_of};
+use crate::record::Record;
+
+/// Rates of tables that lie partly in host memory.
+const BY_SHARE: Axes = Axes {
+    x: "thousandths of the table that are in device memory",
+    x_axis: Axis::Linear,
+    y: UNIT,
+    y_axis: Axis::Log10,
+};
+
+/// Rates of the paper of Triton (Lutz et al., SIGMOD 2022), whose partitions spill to host memory.
+const PAPER_SPILLED: [(&str, f64); 2] = [
+    ("Triton, 128 M tuples a side: V100, NVLink 2.0", 2.3),
+    ("Triton, 2,048 M tuples a side: V100, NVLink 2.0", 1.7),
+];
+/// Figure 21 of Lutz et al., workload A.
+const PAPER_TOGETHER: [(&str, f64); 4] = [
+    ("Lutz et al., CPU: POWER9", 0.52),
+    ("Lutz et al., Het: POWER9 and V100, NVLink 2.0", 0.82),
+    ("Lutz et al., GPU + Het: POWER9 and V100, NVLink 2.0", 2.92),
+    ("Lutz et al., GPU: V100, NVLink 2.0", 3.81),
+];
+
+/// Writes the plots of the records that there are to a folder. Returns how many.
+///
+/// # Errors
+/// If a plot cannot be written.
+pub(super) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
+    let mut written = draw::write(folder, &hybrid(records))?;
+    for (name, title, bars) in [
+        (
+            "joins-spilled",
+            "Joins of sides in host memory by the memory that they may use",
+            spilled(records),
+        ),
+        (
+            "joins-gpus",
+            "Joins of sides that several GPUs have",
+            of_gpus(records),
+        ),
+        (
+            "joins-co-processing",
+            "Workload A in host memory by CPU and GPU (figure 21 of Lutz et al.)",
+            together(records),
+        ),
+    ] {
+        written += bars::write((folder, name), title, UNIT, &bars)?;
+    }
+    Ok(written)
+}
+
+/// Returns the rates of each hybrid table by its share in device memory, and those of the model.
+fn hybrid(records: &[&Record]) -> Plot {
+    let mut plot = Plot {
+        name: "joins-hybrid".to_owned(),
+        title: "Joins with a table that lies partly in host memory".to_owned(),
+        axes: BY_SHARE,
+        series: Vec::new(),
+    };
+    let several = several(records, |record| of_hybrid(record).is_some());
+    for record in records.iter().filter(|record| record.metric == JOIN) {
+        let Some((table, share)) = of_hybrid(record) else {
+            continue;
+        };
+        plot.add(&label(table, record, several), Point::of(record, share));
+        if let Some(rate) = by_model(records, record, share) {
+            let line = label(&format!("{table}, by the model"), record, several);
+            plot.add(&line, single(share, rate));
+        }
+    }
+    plot
+}
+
+/// Splits a case such as `join-hybrid/perfect/667` into the table and the thousandths of it that are on the device.
+fn of_hybrid(record: &Record) -> Option<(&str, u64)> {
+    let rest = record.case.strip_prefix("join-hybrid/")?;
+    let (table, share) = rest.split_once('/')?;
+    Some((table, share.parse().ok()?))
+}
+
+/// Returns the rate that the model gives instead of a measured one. Tables that are in one memory are its inputs.
+fn by_model(records: &[&Record], measured: &Record, share: u64) -> Option<f64> {
+    if matches!(share, 0 | 1000) {
+        return Some(measured.median);
+    }
+    let mut own = records.iter().filter(|record| {
+        record.case == measured.case
+            && record.device == measured.device
+            && record.date == measured.date
+    });
+    let of_model = own.find(|record| record.metric == "of_model")?;
+    Some(measured.median / of_model.median)
+}
+
+/// Returns the latest rate of each label. `text` returns the label without the hardware, or `None` for a record of
+/// another plot.
+fn rates(records: &[&Record], text: impl Fn(&Record) -> Option<String>) -> Vec<Bar> {
+    let several = several(records, |record| text(record).is_some());
+    let mut bars = Vec::new();
+    for record in records.iter().filter(|record| record.metric == JOIN) {
+        if let Some(line) = text(record) {
+            replace(&mut bars, label(&line, record, several), record.median);
+        }
+    }
+    bars
+}
+
+/// Returns the rates of joins by the memory that they may use, and of joins with a filter. If there are any, the
+/// rates of the paper of Triton follow.
+fn spilled(records: &[&Record]) -> Vec<Bar> {
+    let mut bars = rates(records, |record| {
+        let method = record.case.strip_prefix("join-triton/")?;
+        Some(format!("{method}{}", memory(&record.command)))
+    });
+    if !bars.is_empty() {
+        bars.extend(PAPER_SPILLED.map(|(label, rate)| (label.to_owned(), rate)));
+    }
+    bars
+}
+
+/// Returns what the command of a run in the section `spilled` says about memory and rows. A smoke run has options of
+/// its own.
+fn memory(command: &str) -> String {
+    let option = |name: &str| option_of(command, name);
+    let has = |name: &str| command.split([' ', '=']).any(|word| word == name);
+    if has("--smoke") {
+        return String::new();
+    }
+    let mut text = format!(", {} on the GPU", option("--device-bytes").unwrap_or("8G"));
+    for (name, before, after) in [
+        ("--host-bytes", "", " in the host"),
+        ("--chunk-bytes", "chunks of ", ""),
+        ("--selectivity", "matches ", ""),
+    ] {
+        if let Some(value) = option(name) {
+            text += &format!(", {before}{value}{after}");
+        }
+    }
+    for (name, part) in [("--spill-directory", ", disk"), ("--filter", ", filter")] {
+        if has(name) {
+            text += part;
+        }
+    }
+    text
+}
+
+/// Returns the rates of each workload and method on one GPU and on several.
+fn of_gpus(records: &[&Record]) -> Vec<Bar> {
+    rates(records, |record| {
+        let rest = record.case.strip_prefix("join-")?;
+        let (workload, method) = rest.split_once("-gpus/")?;
+        Some(format!("{}, {method}", workload.to_uppercase()))
+    })
+}
+
+/// Returns the rates of each strategy of CPU and GPU. If there are any, those of the paper follow.
+fn together(records: &[&Record]) -> Vec<Bar> {
+    let strategy = |record: &Record| {
+        let strategy = record.case.strip_prefix("join-a-co-processing/")?;
+        Some(strategy.to_owned())
+    };
+    let mut bars = rates(records, strategy);
+    if !bars.is_empty() {
+        bars.extend(PAPER_TOGETHER.map(|(label, rate)| (label.to_owned(), rate)));
+    }
+    bars
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record;
+
+    /// Reads a file of `bench/record/`.
+    fn read(name: &str) -> Vec<Record> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/record");
+        record::read(&folder.join(name)).expect("a record of this repository")
+    }
+
+    #[test]
+    fn all_sections_are_drawn_from_the_records() {
+        let files = [
+            "2026-11-28-h100-joins.jsonl",
+            "2026-11-29-h200-spilled-joins.jsonl",
+            "2026-11-29-two-h200-joins-2.jsonl",
+            "2026-11-29-h200-joins-2.jsonl",
+        ];
+        let records: Vec<Record> = files.into_iter().flat_map(read).collect();
+        let own = records.iter().filter(|record| record.bench == "joins");
+        let own: Vec<&Record> = own.collect();
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let written = write(folder.path(), &own).expect("the folder is writable");
+        assert_eq!(written, 4);
+        let h200 = "cuda:0 of NVIDIA H200";
+        for (file, text) in [
+            (
+                "joins-hybrid.svg",
+                "perfect, by the model: cuda:0".to_owned(),
+            ),
+            (
+                "joins-spilled.svg",
+                format!("partitioned, 1G on the GPU, 2G in the host, disk: {h200}: 0.082"),
+            ),
+            (
+                "joins-gpus.svg",
+                "C, interleaved-own: cuda:0+cuda:1 of".to_owned(),
+            ),
+            ("joins-co-processing.svg", format!("gpu: {h200}: 3.39")),
+        ] {
+            let path = folder.path().join(file);
+            let drawn = std::fs::read_to_string(path).expect(file);
+            assert!(drawn.contains(&text), "{file}: {text} in {drawn}");
+        }
+    }
+
+    #[test]
+    fn the_model_has_the_ends_and_what_each_rate_says() {
+        let records = read("2026-11-28-h100-joins.jsonl");
+        let own = records.iter().filter(|record| record.bench == "joins");
+        let plot = hybrid(&own.collect::<Vec<_>>());
+        let line = |name: &str| {
+            let mut lines = plot.series.iter();
+            let found = lines.find(|(label, _)| label.starts_with(name));
+            &found.expect("it is drawn").1
+        };
+        let (measured, model) = (line("perfect: "), line("perfect, by the model: "));
+        let places: Vec<u64> = measured.iter().map(|point| point.x).collect();
+        assert_eq!(places, [0, 500, 667, 750, 900, 1000]);
+        let rates = measured.iter().zip(model);
+        let of_model: Vec<f64> = rates
+            .map(|(one, other)| one.median / other.median)
+            .collect();
+        for (found, recorded) in of_model.iter().zip([1.0, 1.488, 1.639, 1.634, 2.070, 1.0]) {
+            assert!((found - recorded).abs() < 1e-3, "{of_model:?}");
+        }
+    }
+
+    #[test]
+    fn memory_is_that_of_the_command() {
+        for (options, expected) in [
+            ("", ", 8G on the GPU"),
+            (
+                " --chunk-bytes=32M --filter --selectivity 0.1 --device-bytes 2G",
+                ", 2G on the GPU, chunks of 32M, matches 0.1, filter",
+            ),
+            (" --smoke", ""),
+        ] {
+            let command = format!("forebay bench joins --only spilled{options}");
+            assert_eq!(memory(&command), expected, "{options}");
+        }
+    }
+}
