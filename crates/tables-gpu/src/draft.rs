@@ -28,6 +28,16 @@ fn returning(mut function: Function, mut conditions: Vec<String>) -> Function {
     function
 }
 
+/// Returns a function that tells whether a row belongs to the slice of a join's table that is there, from the one
+/// that declares its element. Only these rows are searched, as the others have no match there.
+fn of_slice(element: &Function, is_here: String) -> Function {
+    let mut function = element.clone();
+    for comment in &mut function.comments {
+        comment.insert_str(0, "rows of the slice: ");
+    }
+    returning(function, vec![is_here])
+}
+
 /// A kernel over rows, and those over the rows of its joins, while their source is written.
 pub(crate) struct Draft<'a> {
     pub(crate) rows: &'a Rows,
@@ -162,9 +172,14 @@ impl<'a> Draft<'a> {
             let mut kept = Vec::new();
             if let Some(join) = known.last().copied() {
                 code.comment(|rows| of_join(&rows.joins[join]));
-                kept.push(code.look_up(join)?);
+                let index = code.element(join)?;
+                let searches = code.draft.rows.joins[join].searches();
+                if searches {
+                    steps.push(of_slice(&code.function, index.is_here(join)));
+                }
+                kept.push(code.look_up(join, &index)?);
                 code.function.join = Some(join);
-                if code.draft.rows.joins[join].searches() {
+                if searches {
                     // What follows is known after the search.
                     steps.push(returning(code.function, std::mem::take(&mut kept)));
                     code = Code::new(self);

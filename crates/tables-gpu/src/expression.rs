@@ -30,7 +30,7 @@ type Result<T> = std::result::Result<T, Reason>;
 const LIST_MAX: usize = 16;
 
 /// The declarations of one function of a kernel.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Function {
     pub(crate) lines: Vec<String>,
     /// The comments above it.

@@ -178,6 +178,20 @@ pub(crate) struct Index {
     pub(crate) conditions: Vec<String>,
 }
 
+impl Index {
+    /// Returns the arguments of functions of `joins.cuh`: the element, and whether a row that is wanted has one.
+    fn arguments(&self) -> String {
+        let mut conditions = vec!["is_wanted"];
+        conditions.extend(self.conditions.iter().map(String::as_str));
+        format!("{}, {}", self.text, conditions.join(" & "))
+    }
+
+    /// Returns whether a row belongs to the slice of the table of a join that is there, in generated code.
+    pub(crate) fn is_here(&self, join: usize) -> String {
+        format!("is_here<{join}>(f, {})", self.arguments())
+    }
+}
+
 /// Where the rows of a join are stored.
 #[derive(Debug)]
 pub(crate) struct Stored {
@@ -379,16 +393,15 @@ impl Code<'_, '_> {
         })
     }
 
-    /// Declares whether a row is kept by a join. Afterwards the values of the join can be read.
+    /// Declares the element of a row in the table of a join.
     ///
     /// # Errors
     /// Why kernels cannot look it up.
-    pub(crate) fn look_up(&mut self, join: usize) -> Result<String> {
+    pub(crate) fn element(&mut self, join: usize) -> Result<Index> {
         let of = &self.draft.rows.joins[join];
-        let (keys, keys_of_rows, kind) = (&of.keys, &of.keys_of_rows, of.kind);
         self.check_pairs(join)?;
         let (mut values, mut values_of_rows) = (Vec::new(), Vec::new());
-        for (key, of_row) in keys.iter().zip(keys_of_rows) {
+        for (key, of_row) in of.keys.iter().zip(&of.keys_of_rows) {
             let other = of_row.data_type(&of.rows.schema).map_err(Reason::of)?;
             let own = self.type_of(key)?;
             if own != other {
@@ -412,13 +425,20 @@ impl Code<'_, '_> {
         }
         let dense = self.stored(join, |code| code.store_key(&values_of_rows))?;
         self.tell_slices(join);
-        let index = self.index(&values, &dense)?;
-        let mut conditions = vec!["is_wanted".to_owned()];
-        conditions.extend(index.conditions);
-        let conditions = conditions.join(" & ");
-        let text = format!("look_up<{join}>(f, joined, {}, {conditions})", index.text);
+        self.index(&values, &dense)
+    }
+
+    /// Declares whether a row is kept by a join, in whose table it has this element. Afterwards the values of the
+    /// join can be read.
+    ///
+    /// # Errors
+    /// Why kernels cannot look it up.
+    pub(crate) fn look_up(&mut self, join: usize, index: &Index) -> Result<String> {
+        let of = &self.draft.rows.joins[join];
+        let kind = of.kind;
+        let text = format!("look_up<{join}>(f, joined, {})", index.arguments());
         let found = self.declare(Kind::Bool, &text);
-        let is_here = format!("is_here<{join}>(f, {}, {conditions})", index.text);
+        let is_here = index.is_here(join);
         let found = match (&of.differ, &of.condition) {
             (Some((own, other)), _) => {
                 let differs = self.differs(join, found, (own, other));

@@ -414,6 +414,7 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
         ("kIsOwnHashed", ending.is_hashed.into()),
         ("kOwnRepeats", ending.repeats.into()),
         ("kOwnTellsOfAll", ending.tells_of_all.into()),
+        ("kAreRepeated", draft.rows.are_repeated().into()),
         ("kSource", draft.rows.source),
     ];
     for (name, value) in constants {

@@ -80,8 +80,8 @@ __device__ inline u32 with_match(const Fragment& f, Columns& columns, Joined (&j
     return matched;
 }
 
-// Returns which rows of this thread a semi, anti or mark join keeps, of those that the steps before kept. Tables of
-// several rows for a key are whole, so that all rows are those of their slice.
+// Returns which rows of this thread a semi, anti or mark join keeps, of those that the steps before kept. If tables
+// are made in slices, the step before has kept the rows of this one, which has all other rows with their keys.
 template <u32 kStep>
 __device__ inline u32 kept_by_search(const Fragment& f, Columns& columns, Joined (&joined)[kRows], u32 before) {
     constexpr u32 kJoin = kStepJoin[kStep];

@@ -4,11 +4,11 @@
 // they were stored instead, and two words of 32 bits come behind them: for each row the place, from 1 on, of the next
 // with its key; and in front of the elements the number of rows, for each element the place of its first row. 0 is
 // none. A search for rows that meet a condition has such a table, too. Behind the words of a row of `NOT IN` may come
-// one word of 32 bits for all rows, before these two.
+// one word of 32 bits for all rows, before these two. Each slice of a table has that word of all rows.
 #pragma once
 #include "hash.cuh"
 
-// Returns whether a step looks up a join that repeats rows.
+// Returns whether a step goes through several rows of a join.
 constexpr bool is_repeating(u32 step) { return kStepJoin[step] < kJoins && kRepeats[kStepJoin[step]]; }
 
 constexpr bool has_repeating() {
@@ -205,7 +205,7 @@ struct Table {
         if constexpr (kIsOwnHashed) {
             index = put_key(f.own_keys, f.own_key_bits, index);
             if (index == kNoSlot) {
-                if (has_repeating()) mark_source(f, kHasManyRows, kManyRows);
+                if (kAreRepeated) mark_source(f, kHasManyRows, kManyRows);
                 else atomicMax(f.flag, kIsFullJoin);
                 return;
             }
@@ -213,7 +213,7 @@ struct Table {
         if constexpr (kOwnRepeats) {
             u32* places = reinterpret_cast<u32*>(f.own_words[kOwnWords - 1]);
             const u32 place = atomicAdd(places, 1u);
-            if ((kIsSliced || has_repeating()) && place >= f.own_rows) {
+            if ((kIsSliced || kAreRepeated) && place >= f.own_rows) {
                 mark_source(f, kHasManyRows, kManyRows);
                 return;
             }
