@@ -36,7 +36,7 @@ test: build test-rust smoke test-drivers
 test-rust: tools $(NVRTC_ENV)/installed
 	$(CARGO_TEST)
 
-## make test-full  all tests at full size: ten million documents, more kills and rounds, random SQL; hours
+## make test-full  all tests at full size: ten million documents, more kills and rounds, random SQL, all kernels of queries; hours
 test-full: build $(NVRTC_ENV)/installed
 	FOREBAY_TEST_FULL=1 $(CARGO_TEST)
 	FOREBAY_TEST_FULL=1 $(MAKE) smoke test-drivers

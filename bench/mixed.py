@@ -110,6 +110,10 @@ def main(forebay, folder, seconds="15", clients="16", documents="1000000"):
         for case, of_rounds in rates.items():
             sql_gpu.line(f"mixed, {case}", f"forebay, GPU, {clients} clients of {documents} documents", "per_second",
                          of_rounds, documents, device)
+        for name, other in (("SSB", "searches"), ("searches", "SSB")):
+            parts = [beside / alone for beside, alone in zip(rates[f"{name} beside {other}"], rates[f"{name} alone"])]
+            sql_gpu.line("mixed", f"forebay, GPU, {clients} clients of {documents} documents", f"{name.lower()}_part_of_alone",
+                         parts, documents, device)
         client.close()
         server.stdin.close()
         server.wait(30)

@@ -2,8 +2,9 @@
 
 The folder is that of `forebay bench tables --generate ssb` or `tpch`. Needs psycopg and duckdb (for the script that it is a
 part of), and as many GPUs, 2 unless told, which are peers. A server on the first GPU answers all queries, then one on all.
-Prints JSON lines as in `bench/record/`: the longest time of the kernels on a device, and the time that a client sees. Exits
-with 1 if answers differ, or if a query of SSB does not run on all GPUs.
+Prints JSON lines as in `bench/record/`: the longest time of the kernels on a device, and the time that a client sees; of SSB
+on two GPUs, the case `ssb-two-gpus` has the sums of both, and how many times faster two are. Exits with 1 if answers differ,
+or if a query of SSB does not run on all GPUs.
 """
 
 import pathlib
@@ -20,8 +21,9 @@ TPCH = {f"tpch {number}": query for number, query in tpch_queries.QUERIES.items(
 
 
 def measure(forebay, folder, rounds, gpus, device):
-    """Measures all queries on this many GPUs. Returns their answers, and whether all ran on all GPUs."""
-    answers, sums, are_on_all = {}, {}, True
+    """Measures all queries on this many GPUs. Returns their answers, whether all ran on all GPUs, and the number of rows and
+    the sums of times of SSB, by engine and metric."""
+    answers, sums, are_on_all, of_ssb = {}, {}, True, {}
     with tempfile.TemporaryDirectory() as data:
         devices = ",".join(f"cuda:{gpu}" for gpu in range(gpus))
         # Column files would be written while queries are measured.
@@ -51,17 +53,26 @@ def measure(forebay, folder, rounds, gpus, device):
         for (engine, metric), of_queries in sums.items():
             totals = [sum(column) for column in zip(*of_queries)]
             line(f"{name}, total", engine, metric, totals, count, device)
+            if is_ssb:
+                of_ssb[engine, metric] = count, totals
         client.close()
         server.stdin.close()
         server.wait(30)
-    return answers, are_on_all
+    return answers, are_on_all, of_ssb
 
 
 def main(forebay, folder, rounds="9", gpus="2"):
     names = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True,
                            check=True).stdout.split("\n")
-    on_one, _ = measure(forebay, folder, int(rounds), 1, names[0])
-    on_all, are_on_all = measure(forebay, folder, int(rounds), int(gpus), f"{gpus} x {names[0]}")
+    device = f"{gpus} x {names[0]}"
+    on_one, _, sums_of_one = measure(forebay, folder, int(rounds), 1, names[0])
+    on_all, are_on_all, sums_of_all = measure(forebay, folder, int(rounds), int(gpus), device)
+    if gpus == "2":
+        for ((engine, metric), (count, one)), (of_two, (_, two)) in zip(sums_of_one.items(), sums_of_all.items()):
+            line("ssb-two-gpus", engine, metric, one, count, device)
+            line("ssb-two-gpus", of_two, metric, two, count, device)
+            line("ssb-two-gpus", of_two, metric.replace("_ms", "_speed_up"), [statistics.median(one) / statistics.median(two)],
+                 count, device)
     wrong = [case for case in on_one if on_one[case] != on_all[case]]
     if wrong:
         print(f"# answers differ: {wrong}", file=sys.stderr)

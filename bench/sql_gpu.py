@@ -7,8 +7,8 @@ queries of TPC-H, whatever part of them runs on the GPU. The case `like`, alone,
 that are new in each round. The case `floats`, alone, is queries over the numbers of `lineitem` in double precision, in a file
 that is written beside the others. The case `rows`, alone, is queries that return rows, and a `ROLLUP`; `many`, alone, joins that repeat rows, of all pairs, unions, and several `DISTINCT` aggregates; `windows`, alone, window functions and a sort; `texts`, alone, groups by texts of
 many values, in a file of 50 million rows that is written beside the others; `times`, alone, groups by times, in a file of
-100 million rows. The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
-pinned memory of the host.
+100 million rows; `groups`, alone, 100 million groups by random keys, in a file of 200 million rows (2.4 GB). The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
+pinned memory of the host. What measures a target is printed under the name of the target, too (`TARGETS`).
 """
 
 import datetime
@@ -133,11 +133,14 @@ TIMES = {
         GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 10""",
     "times, by month": "SELECT date_trunc('month', ended) AS month, avg(bytes)::float8 FROM requests GROUP BY 1 ORDER BY 1",
 }
+# Each key twice, in no order, and the keys are far apart.
+GROUPS = {"groups": "SELECT k, count(*), sum(v) FROM random_keys GROUP BY k ORDER BY 3 DESC, 1 LIMIT 10"}
+GROUPS_COUNT = 100_000_000
 # If it is not cancelled, its kernel ends because there are too many matches.
 MANY_PAIRS = "SELECT count(*), sum(l_quantity) FROM lineitem JOIN supplier ON l_extendedprice < s_acctbal * 10 WHERE l_quantity > 0"
 SMALL = {"small": "SELECT count(*) FROM small WHERE l_quantity < 24"}
 # These take the CPU long, and run once there.
-LONG = {"by part", "large orders"}
+LONG = {"by part", "large orders", "groups"}
 # Numbers of sums of queries whose kernels are new.
 FIRST_CALLS = range(1, 6)
 SSB = {f"ssb {number}": query for number, query in ssb_queries.QUERIES.items()}
@@ -147,7 +150,21 @@ COLUMNS = {
         l_shipinstruct, l_suppkey, l_partkey, l_orderkey""",
     "lineorder": """lo_custkey, lo_partkey, lo_suppkey, lo_orderdate, lo_quantity, lo_extendedprice, lo_discount, lo_revenue,
         lo_supplycost""",
-    "orders": "o_orderpriority, o_comment", "floats": "*", "visits": "*", "requests": "*", "customer": "*", "supplier": "*", "part": "*", "date": "*",
+    "orders": "o_orderpriority, o_comment", "floats": "*", "visits": "*", "requests": "*", "random_keys": "*", "customer": "*", "supplier": "*", "part": "*", "date": "*",
+}
+
+# The targets, by what measures them: the benchmark, the case and the metric. Each has the case and the metric of a further line.
+TARGETS = {
+    ("sql-gpu", "q6", "device_ms"): ("q6-device", "device_ms"),
+    ("sql-gpu", "q1", "device_ms"): ("q1-device", "device_ms"),
+    ("sql-gpu", "ssb, 13 queries, total", "device_ms"): ("ssb-device", "device_ms"),
+    ("sql-gpu", "ssb, 13 queries, total", "client_ms"): ("ssb-client", "client_ms"),
+    ("sql-gpu", "scan-pinned, q6", "gb_s"): ("scan-pinned", "q6_gb_s"),
+    ("sql-gpu", "scan-pinned, ssb 1.1", "gb_s"): ("scan-pinned", "ssb_1_1_gb_s"),
+} | {
+    (bench, f"{case}, 22 queries, {of}", "client_ms"): (case, metric)
+    for bench, case in (("sql-gpu", "tpch-hot"), ("cold", "tpch-cold"))
+    for of, metric in (("total", "client_ms"), ("geometric mean", "client_ms_geometric_mean"))
 }
 
 
@@ -164,8 +181,12 @@ def are_alike(one, other):
 
 
 def line(case, engine, metric, values, rows_count, device):
+    """Prints a result, and again under the name of the target that it measures."""
+    bench = pathlib.Path(sys.argv[0]).stem.replace("_", "-")
+    if target := TARGETS.get((bench, case, metric)):
+        line(target[0], engine, target[1], values, rows_count, device)
     print(json.dumps({
-        "bench": pathlib.Path(sys.argv[0]).stem.replace("_", "-"), "case": case, "engine": engine, "device": device, "driver": "none", "metric": metric,
+        "bench": bench, "case": case, "engine": engine, "device": device, "driver": "none", "metric": metric,
         "median": statistics.median(values), "min": min(values), "max": max(values), "n": len(values),
         "expect": rows_count, "commit": COMMIT, "date": datetime.datetime.now(datetime.UTC).strftime("%FT%TZ"),
         "command": " ".join([f"python3 bench/{pathlib.Path(sys.argv[0]).name} forebay FOLDER", *sys.argv[3:]]),
@@ -307,6 +328,15 @@ def write_requests(duck, folder):
     duck.execute("CREATE MACRO date_bin(step, time) AS time_bucket(step, time, TIMESTAMP '1970-01-01 00:00:00')")
 
 
+def write_random_keys(duck, folder):
+    # The hash has 64 bits: of the 61 that remain, no two keys are the same.
+    duck.execute(f"""COPY (SELECT CAST(hash(r % {GROUPS_COUNT}) >> 3 AS BIGINT) AS k, CAST(1e9 * random() AS INTEGER) AS v
+        FROM range({2 * GROUPS_COUNT}) AS n(r)) TO '{folder}/random_keys.parquet'""")
+    found = duck.execute(f"SELECT count(DISTINCT k) FROM '{folder}/random_keys.parquet'").fetchone()[0]
+    if found != GROUPS_COUNT:
+        sys.exit(f"{found} different keys instead of {GROUPS_COUNT}")
+
+
 def scan_pinned(client, query, measured, case, rounds):
     """Measures a scan of columns in memory of the host: kernels, and the bytes there for each second of them."""
     milliseconds, rates = [], []
@@ -388,6 +418,9 @@ def main(forebay, folder, rounds="15", *cases):
     if cases == ("times",):
         fact, tables, queries, cases = "requests", ["requests"], TIMES, ()
         write_requests(duck, folder)
+    if cases == ("groups",):
+        fact, tables, queries, cases = "random_keys", ["random_keys"], GROUPS, ()
+        write_random_keys(duck, folder)
     if cases == ("rows",):
         queries, cases = ROWS, ()
     is_many, has_windows = cases == ("many",), cases == ("windows",)
@@ -429,7 +462,10 @@ def main(forebay, folder, rounds="15", *cases):
                 case = f"scan-pinned, {case}"
                 scan_pinned(client, query, measured, case, rounds)
             else:
-                measured(case, "forebay, GPU", "device_ms", device_times(client, query, rounds))
+                on_device = device_times(client, query, rounds)
+                measured(case, "forebay, GPU", "device_ms", on_device)
+                if queries is GROUPS:
+                    measured(case, "forebay, GPU", "g_rows_s", [count / ms / 1e6 for ms in on_device])
             measured(case, "forebay, GPU", "client_ms", times)
             client.execute("SET forebay.gpu = off")
             of_cpu = 1 if case in LONG else 2 if is_ssb else 3
@@ -443,7 +479,7 @@ def main(forebay, folder, rounds="15", *cases):
             if not is_same or not are_alike(on_gpu, in_duck):
                 print(f"# {case}: answers differ\n{on_gpu}\n{on_cpu}\n{in_duck}"[:4000], file=sys.stderr)
                 failed = True
-        if queries not in (FLOATS, ROWS, MANY, TIMES, VISITS, WINDOWS) and not is_ssb and (not cases or "first-call" in cases):
+        if queries not in (FLOATS, GROUPS, ROWS, MANY, TIMES, VISITS, WINDOWS) and not is_ssb and (not cases or "first-call" in cases):
             client.execute(TPCH["q6"]).fetchall()
             first_calls(client, measured)
         if is_many:

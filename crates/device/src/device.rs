@@ -293,6 +293,12 @@ impl Device {
         self.memory.budget().budget_bytes()
     }
 
+    /// Returns this many percent of [`Device::memory_budget_bytes`].
+    pub fn part_of_memory(&self, percent: u8) -> u64 {
+        let bytes = u128::from(self.memory_budget_bytes()) * u128::from(percent) / 100;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
     /// Returns the number of bytes that reservations and allocations hold now.
     pub fn memory_used_bytes(&self) -> u64 {
         self.memory.budget().used_bytes()
@@ -330,7 +336,7 @@ impl Device {
     }
 
     /// Opens a pool of the device's memory for a tenant. When other tenants need memory, `reclaim` asks this tenant to
-    /// release the memory that it uses above its minimum. Without `reclaim`, the tenant keeps that memory.
+    /// release the memory that it uses above its share. Without `reclaim`, the tenant keeps that memory.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the tenant's minimum is not free.

@@ -16,6 +16,8 @@ pub(crate) struct Budget {
 struct Share {
     /// Bytes reserved for the tenant.
     min_bytes: u64,
+    /// Bytes that the tenant keeps when others claim theirs; at least the minimum.
+    kept_bytes: u64,
     max_bytes: u64,
     used_bytes: u64,
     /// Whether the pool of the share was dropped.
@@ -40,6 +42,7 @@ impl Budget {
     pub(crate) fn new(budget_bytes: u64) -> Arc<Budget> {
         let common = Share {
             min_bytes: 0,
+            kept_bytes: 0,
             max_bytes: u64::MAX,
             used_bytes: 0,
             is_closed: false,
@@ -75,14 +78,15 @@ impl Budget {
         (share.used_bytes, share.max_bytes.min(self.budget_bytes))
     }
 
-    /// Returns the number of bytes that a share uses above its minimum.
+    /// Returns the number of bytes that a share uses above those that it keeps.
     pub(crate) fn excess_bytes(&self, share: ShareId) -> u64 {
         let share = self.shares.lock()[share.0];
-        share.used_bytes.saturating_sub(share.min_bytes)
+        share.used_bytes.saturating_sub(share.kept_bytes)
     }
 
-    /// Opens a share; returns `None` if its minimum is not free.
-    pub(crate) fn open(&self, min_bytes: u64, max_bytes: u64) -> Option<ShareId> {
+    /// Opens a share with these limits: bytes reserved, bytes that it keeps, and maximum bytes. Returns `None` if its
+    /// minimum is not free.
+    pub(crate) fn open(&self, min_bytes: u64, kept_bytes: u64, max_bytes: u64) -> Option<ShareId> {
         let mut shares = self.shares.lock();
         let held = held_bytes(&shares).checked_add(min_bytes)?;
         if held > self.budget_bytes {
@@ -90,6 +94,7 @@ impl Budget {
         }
         let share = Share {
             min_bytes,
+            kept_bytes: kept_bytes.max(min_bytes),
             max_bytes: max_bytes.max(min_bytes),
             used_bytes: 0,
             is_closed: false,
@@ -107,7 +112,15 @@ impl Budget {
     /// are freed.
     pub(crate) fn close(&self, share: ShareId) {
         let share = &mut self.shares.lock()[share.0];
-        (share.min_bytes, share.max_bytes, share.is_closed) = (0, 0, true);
+        (share.min_bytes, share.kept_bytes, share.max_bytes) = (0, 0, 0);
+        share.is_closed = true;
+    }
+
+    /// Returns whether a share would use no more than it keeps with `bytes` more.
+    pub(crate) fn would_keep(&self, share: ShareId, bytes: u64) -> bool {
+        let share = self.shares.lock()[share.0];
+        let used = share.used_bytes.checked_add(bytes);
+        used.is_some_and(|used| used <= share.kept_bytes)
     }
 
     /// Returns whether the limits of a share allow `bytes` more, whatever the other tenants use.
@@ -194,13 +207,13 @@ mod tests {
         let budget = Budget::new(u64::MAX);
         let _one = budget.reserve(COMMON, 1).expect("one byte of many is free");
         assert!(budget.reserve(COMMON, u64::MAX).is_none());
-        assert!(budget.open(u64::MAX, u64::MAX).is_none());
+        assert!(budget.open(u64::MAX, 0, u64::MAX).is_none());
     }
 
     #[test]
     fn a_minimum_is_kept_free_and_a_maximum_is_kept_to() {
         let budget = Budget::new(100);
-        let tenant = budget.open(30, 50).expect("all memory is free");
+        let tenant = budget.open(30, 0, 50).expect("all memory is free");
         assert!(
             budget.reserve(COMMON, 71).is_none(),
             "30 bytes are reserved for the tenant"
@@ -221,10 +234,28 @@ mod tests {
         budget.close(tenant);
         drop((own, more));
         assert_eq!(
-            budget.open(100, 100),
+            budget.open(100, 0, 100),
             Some(tenant),
             "the closed share's slot is used again"
         );
+    }
+
+    #[test]
+    fn what_a_share_keeps_is_lent_until_then() {
+        let budget = Budget::new(100);
+        let [one, other] = [60, 40].map(|kept| budget.open(0, kept, 100).expect("no minimum"));
+        let all = budget.reserve(one, 100).expect("nothing is reserved");
+        assert_eq!(
+            (budget.excess_bytes(one), budget.excess_bytes(other)),
+            (40, 0)
+        );
+        assert!(!budget.would_keep(one, 1), "it uses more than it keeps");
+        assert!(budget.would_keep(other, 40) && !budget.would_keep(other, 41));
+        assert!(budget.reserve(other, 1).is_none(), "nothing is free");
+        drop(all);
+        assert!(budget.would_keep(one, 60) && !budget.would_keep(one, u64::MAX));
+        budget.close(one);
+        assert!(!budget.would_keep(one, 1));
     }
 
     proptest! {
@@ -232,7 +263,7 @@ mod tests {
         fn minima_can_always_be_had(steps in vec((0..3_usize, 0..60_u64, any::<bool>()), 0..60)) {
             let budget = Budget::new(100);
             let minima = [0, 20, 30];
-            let shares = [COMMON, budget.open(20, 100).expect("free"), budget.open(30, 60).expect("free")];
+            let shares = [COMMON, budget.open(20, 0, 100).expect("free"), budget.open(30, 40, 60).expect("free")];
             let mut taken: Vec<(usize, Reservation)> = Vec::new();
             for (tenant, bytes, gives_back) in steps {
                 if gives_back && !taken.is_empty() {

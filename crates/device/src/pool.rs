@@ -19,6 +19,10 @@ pub struct PoolOptions {
     pub name: String,
     /// Bytes reserved for the tenant; it is never asked to release them.
     pub min_bytes: u64,
+    /// Bytes that the tenant can [claim](MemoryPool::claim) from others, and is never asked to release. Others may use
+    /// them until then. Raised to `min_bytes` if smaller. The shares of all tenants together should be at most the
+    /// budget.
+    pub share_bytes: u64,
     /// Maximum bytes that the tenant may use; raised to `min_bytes` if smaller.
     pub max_bytes: u64,
 }
@@ -45,10 +49,10 @@ pub type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
 
 /// One tenant's share of a device's memory; see [`Device::open_pool`](crate::Device::open_pool).
 ///
-/// A request takes free memory or fails. Before a request for urgent work, a tenant calls
-/// [`make_room`](MemoryPool::make_room), which asks other tenants, such as caches, to release memory above their
-/// minimum. A share limits only the number of bytes: a request within the limit may still fail, because a GPU's free
-/// memory may be fragmented.
+/// A request takes free memory or fails, unless it is one that [claims](MemoryPool::allocate_or_claim) memory: a tenant
+/// that uses less than its share gets it back from others that use more than theirs. Before a request for urgent work, a
+/// tenant calls [`make_room`](MemoryPool::make_room), which asks whatever the tenant's own share is. Limits are of the
+/// number of bytes: a request within them may still fail, because a GPU's free memory may be fragmented.
 pub struct MemoryPool {
     name: String,
     share: ShareId,
@@ -98,7 +102,7 @@ impl PooledMemory {
         options: PoolOptions,
         reclaim: Option<Reclaim>,
     ) -> Result<Arc<MemoryPool>, OutOfMemory> {
-        let share = self.budget.open(options.min_bytes, options.max_bytes);
+        let share = self.budget.open(options.min_bytes, options.share_bytes, options.max_bytes);
         let share = share.ok_or_else(|| {
             let free_bytes = self.budget.available_bytes(COMMON);
             self.out_of_memory(options.min_bytes, free_bytes)
@@ -113,7 +117,7 @@ impl PooledMemory {
         Ok(pool)
     }
 
-    /// Returns all pools except `pool`, sorted by their use above their minimum, largest first.
+    /// Returns all pools except `pool`, sorted by their use above their share, largest first.
     fn others(&self, pool: &MemoryPool) -> Vec<Arc<MemoryPool>> {
         let mut pools = self.pools.lock();
         pools.retain(|member| member.strong_count() > 0);
@@ -214,13 +218,52 @@ impl MemoryPool {
         })
     }
 
-    /// Asks other tenants to release memory above their minimum until a request for `bytes` would succeed. Returns
+    /// Allocates GPU memory as [`MemoryPool::allocate`] does. If there is no room, [claims](MemoryPool::claim) it.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if that is not enough.
+    pub fn allocate_or_claim(&self, bytes: u64) -> Result<DeviceMemory, OutOfMemory> {
+        self.or_claim(bytes, || self.allocate(bytes))
+    }
+
+    /// Reserves bytes of a host device's budget as [`MemoryPool::reserve`] does. If there is no room,
+    /// [claims](MemoryPool::claim) it.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if that is not enough.
+    pub fn reserve_or_claim(&self, bytes: u64) -> Result<Reservation, OutOfMemory> {
+        self.or_claim(bytes, || self.reserve(bytes))
+    }
+
+    fn or_claim<T>(
+        &self,
+        bytes: u64,
+        take: impl Fn() -> Result<T, OutOfMemory>,
+    ) -> Result<T, OutOfMemory> {
+        take().or_else(|missing| match self.claim(bytes) {
+            true => take(),
+            false => Err(missing),
+        })
+    }
+
+    /// Makes room for a request for `bytes` that leaves this tenant within its share: asks tenants that use more than
+    /// their shares to release what is above. Returns whether the request would succeed; another thread may take the
+    /// bytes first. A tenant that would use more than its share gets only what is free, so that two tenants above
+    /// their shares do not take memory from each other in turn.
+    ///
+    /// The callbacks of other tenants run on this thread: the caller must hold no lock that its own callback takes.
+    /// Then no thread waits for the locks of one callback while it holds those of another, as no callback claims.
+    pub fn claim(&self, bytes: u64) -> bool {
+        self.memory.budget.would_keep(self.share, bytes) && self.make_room(bytes)
+    }
+
+    /// Asks other tenants to release memory above their share until a request for `bytes` would succeed. Returns
     /// whether it would succeed; another thread may take the bytes first.
     pub fn make_room(&self, bytes: u64) -> bool {
         if !self.memory.budget.may_use(self.share, bytes) {
             return false;
         }
-        // The second round asks for all memory above the minimums, because the free bytes may be fragmented.
+        // The second round asks for all memory above the shares, because the free bytes may be fragmented.
         for wanted in [bytes, u64::MAX] {
             for other in self.memory.others(self) {
                 if self.has_room(bytes) {
@@ -236,7 +279,7 @@ impl MemoryPool {
         self.memory.has_room(self.share, bytes)
     }
 
-    /// Asks this tenant to release up to `bytes` above its minimum, for the tenant `needed_by`.
+    /// Asks this tenant to release up to `bytes` above its share, for the tenant `needed_by`.
     fn give_back(&self, bytes: u64, needed_by: &MemoryPool) {
         let bytes = bytes.min(self.excess_bytes());
         if let Some(reclaim) = self.reclaim.as_ref().filter(|_| bytes > 0) {

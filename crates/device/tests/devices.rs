@@ -418,6 +418,7 @@ fn memory_is_bounded_and_comes_back() {
     let options = PoolOptions {
         name: "test".to_owned(),
         min_bytes: 0,
+        share_bytes: 0,
         max_bytes: u64::MAX,
     };
     let pool = device.open_pool(options, None).expect("no minimum");

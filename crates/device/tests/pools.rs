@@ -1,4 +1,4 @@
-//! Memory pools against a model: random tenants take memory, release it, and reclaim it from each other.
+//! Memory pools against a model: random tenants take memory, release it, and reclaim or claim it from each other.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const BUDGET_BYTES: u64 = 1000;
 /// How a tenant responds to a request to release memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Manner {
-    /// Drops its latest reservations until it has released the requested bytes or is down to its minimum.
+    /// Drops its latest reservations until it has released the requested bytes or is down to what it keeps.
     GivesBack,
     /// Releases nothing.
     Refuses,
@@ -24,11 +24,13 @@ enum Manner {
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    Open { min: u64, max: u64, manner: Manner },
+    /// Minimum, share and maximum.
+    Open { limits: [u64; 3], manner: Manner },
     Close { tenant: usize },
     Reserve { tenant: usize, bytes: u64 },
     Drop { tenant: usize, index: usize },
     MakeRoom { tenant: usize, bytes: u64 },
+    Claim { tenant: usize, bytes: u64 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -36,11 +38,13 @@ fn step() -> impl Strategy<Value = Step> {
     let manner = prop_oneof![Just(GivesBack), Just(Refuses), Just(CannotBeAsked)];
     let (tenant, bytes) = (0..6_usize, 0..400_u64);
     prop_oneof![
-        2 => (0..300_u64, 0..1200_u64, manner).prop_map(|(min, max, manner)| Step::Open { min, max, manner }),
+        2 => (0..300_u64, 0..600_u64, 0..1200_u64, manner)
+            .prop_map(|(min, share, max, manner)| Step::Open { limits: [min, share, max], manner }),
         1 => tenant.clone().prop_map(|tenant| Step::Close { tenant }),
         8 => (tenant.clone(), bytes.clone()).prop_map(|(tenant, bytes)| Step::Reserve { tenant, bytes }),
         3 => (tenant.clone(), 0..100_usize).prop_map(|(tenant, index)| Step::Drop { tenant, index }),
-        4 => (tenant, bytes).prop_map(|(tenant, bytes)| Step::MakeRoom { tenant, bytes }),
+        3 => (tenant.clone(), bytes.clone()).prop_map(|(tenant, bytes)| Step::MakeRoom { tenant, bytes }),
+        4 => (tenant, bytes).prop_map(|(tenant, bytes)| Step::Claim { tenant, bytes }),
     ]
 }
 
@@ -48,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Default)]
 struct Holdings {
     taken: Vec<Reservation>,
-    /// For each request to release memory: the bytes requested, and by how much the tenant exceeded its minimum when
+    /// For each request to release memory: the bytes requested, and by how much the tenant exceeded what it keeps when
     /// the request came.
     asked: Vec<(u64, u64)>,
 }
@@ -63,6 +67,8 @@ impl Holdings {
 struct Tenant {
     pool: Option<Arc<MemoryPool>>,
     min: u64,
+    /// What it keeps: the larger one of its share and its minimum.
+    kept: u64,
     max: u64,
     manner: Manner,
     holdings: Arc<Mutex<Holdings>>,
@@ -74,7 +80,7 @@ impl Tenant {
     }
 
     fn excess(&self) -> u64 {
-        self.used().saturating_sub(self.min)
+        self.used().saturating_sub(self.kept)
     }
 
     /// Returns the number of bytes that other tenants cannot take.
@@ -85,11 +91,11 @@ impl Tenant {
 }
 
 /// Returns the reclaim callback of a tenant.
-fn reclaim(holdings: &Arc<Mutex<Holdings>>, min: u64, manner: Manner) -> Option<Reclaim> {
+fn reclaim(holdings: &Arc<Mutex<Holdings>>, kept: u64, manner: Manner) -> Option<Reclaim> {
     let holdings = Arc::clone(holdings);
     let callback = move |bytes: u64| {
         let mut holdings = holdings.lock();
-        let mut excess = holdings.bytes().saturating_sub(min);
+        let mut excess = holdings.bytes().saturating_sub(kept);
         holdings.asked.push((bytes, excess));
         let mut freed = 0;
         while manner == Manner::GivesBack && freed < bytes {
@@ -136,7 +142,7 @@ impl Model {
 
     fn play(&mut self, step: Step) {
         match step {
-            Step::Open { min, max, manner } => self.open(min, max, manner),
+            Step::Open { limits, manner } => self.open(limits, manner),
             Step::Close { tenant } => {
                 if let Some(tenant) = self.tenants.get_mut(tenant) {
                     tenant.pool = None;
@@ -150,27 +156,31 @@ impl Model {
                     drop((index < taken.len()).then(|| taken.remove(index)));
                 }
             }
-            Step::MakeRoom { tenant, bytes } => self.make_room(tenant, bytes),
+            Step::MakeRoom { tenant, bytes } => self.make_room(tenant, bytes, false),
+            Step::Claim { tenant, bytes } => self.make_room(tenant, bytes, true),
         }
         self.check();
     }
 
-    fn open(&mut self, min: u64, max: u64, manner: Manner) {
+    fn open(&mut self, [min, share, max]: [u64; 3], manner: Manner) {
         let holdings = Arc::<Mutex<Holdings>>::default();
+        let kept = share.max(min);
         let options = PoolOptions {
             name: format!("tenant {}", self.tenants.len()),
             min_bytes: min,
+            share_bytes: share,
             max_bytes: max,
         };
         let pool = self
             .device
-            .open_pool(options, reclaim(&holdings, min, manner));
+            .open_pool(options, reclaim(&holdings, kept, manner));
         let fits = self.held() + min <= BUDGET_BYTES;
         assert_eq!(pool.is_ok(), fits, "a minimum of {min}");
         if let Ok(pool) = pool {
             self.tenants.push(Tenant {
                 pool: Some(pool),
                 min,
+                kept,
                 max,
                 manner,
                 holdings,
@@ -199,7 +209,7 @@ impl Model {
         }
     }
 
-    fn make_room(&self, index: usize, bytes: u64) {
+    fn make_room(&self, index: usize, bytes: u64, is_claim: bool) {
         let Some(tenant) = self.tenants.get(index) else {
             return;
         };
@@ -208,9 +218,15 @@ impl Model {
         };
         let before: Vec<u64> = self.tenants.iter().map(Tenant::used).collect();
         let had_room = bytes <= self.available(tenant);
-        let may_use = tenant.used() + bytes <= tenant.max.max(tenant.min).min(BUDGET_BYTES);
-        let has_room = pool.make_room(bytes);
-        assert_eq!(has_room, bytes <= self.available(tenant));
+        let most = tenant.max.max(tenant.min).min(BUDGET_BYTES);
+        let is_kept = tenant.used() + bytes <= tenant.kept;
+        let may_use = tenant.used() + bytes <= most && (is_kept || !is_claim);
+        let has_room = match is_claim {
+            true => pool.claim(bytes),
+            false => pool.make_room(bytes),
+        };
+        let is_refused = is_claim && !is_kept;
+        assert_eq!(has_room, bytes <= self.available(tenant) && !is_refused);
         for (other, (tenant, before)) in self.tenants.iter().zip(before).enumerate() {
             let asked = std::mem::take(&mut tenant.holdings.lock().asked);
             let can_be_asked = other != index && may_use && !had_room && tenant.pool.is_some();
@@ -276,6 +292,7 @@ fn a_tenant_that_refuses_keeps_its_memory_and_another_gives_more() {
         let options = PoolOptions {
             name: name.to_owned(),
             min_bytes: 0,
+            share_bytes: 0,
             max_bytes: u64::MAX,
         };
         model
@@ -313,6 +330,79 @@ fn a_tenant_that_refuses_keeps_its_memory_and_another_gives_more() {
     );
 }
 
+/// Opens a tenant that gives back what it has above its share.
+fn with_share(model: &Model, share: u64) -> (Arc<MemoryPool>, Arc<Mutex<Holdings>>) {
+    let holdings = Arc::<Mutex<Holdings>>::default();
+    let options = PoolOptions {
+        name: format!("share of {share}"),
+        min_bytes: 0,
+        share_bytes: share,
+        max_bytes: u64::MAX,
+    };
+    let reclaim = reclaim(&holdings, share, Manner::GivesBack);
+    let pool = model.device.open_pool(options, reclaim);
+    (pool.expect("no minimum"), holdings)
+}
+
+#[test]
+fn tenants_lend_their_shares_and_claim_them() {
+    let model = Model::new();
+    let ((one, of_one), (other, of_other)) = (with_share(&model, 600), with_share(&model, 400));
+    for ((lender, of_lender), (borrower, of_borrower), share) in [
+        ((&one, &of_one), (&other, &of_other), 600),
+        ((&other, &of_other), (&one, &of_one), 400),
+    ] {
+        for _ in 0..10 {
+            let lent = borrower.reserve(100).expect("the lender does not need it");
+            of_borrower.lock().taken.push(lent);
+        }
+        assert!(lender.reserve(100).is_err(), "a request does not claim");
+        assert!(!borrower.claim(1), "it has more than its share");
+        for _ in 0..share / 100 {
+            let own = lender.reserve_or_claim(100).expect("of its share");
+            of_lender.lock().taken.push(own);
+        }
+        let used = (lender.used_bytes(), borrower.used_bytes());
+        assert_eq!(used, (share, BUDGET_BYTES - share));
+        assert!(
+            lender.reserve_or_claim(1).is_err(),
+            "the other one's share stays"
+        );
+        of_one.lock().taken.clear();
+        of_other.lock().taken.clear();
+    }
+}
+
+#[test]
+fn tenants_claim_their_shares_at_the_same_time() {
+    for _ in 0..50 {
+        let model = Model::new();
+        let (guest, of_guest) = with_share(&model, 0);
+        let owners = [600, 400].map(|share| (with_share(&model, share), share));
+        for _ in 0..100 {
+            let lent = guest.reserve(10).expect("the others do not need it");
+            of_guest.lock().taken.push(lent);
+        }
+        // What an owner has taken is not locked while it claims more.
+        let take = |pool: &MemoryPool, holdings: &Mutex<Holdings>, share| {
+            while pool.used_bytes() < share {
+                match pool.reserve_or_claim(10) {
+                    Ok(own) => holdings.lock().taken.push(own),
+                    // Another thread had the bytes that were released.
+                    Err(_) => std::thread::yield_now(),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for ((pool, holdings), share) in &owners {
+                scope.spawn(move || take(pool, holdings, *share));
+            }
+        });
+        let used = owners.each_ref().map(|((pool, _), _)| pool.used_bytes());
+        assert_eq!((used, guest.used_bytes()), ([600, 400], 0));
+    }
+}
+
 #[test]
 fn the_memory_of_each_tenant_is_told() {
     let model = Model::new();
@@ -320,6 +410,7 @@ fn the_memory_of_each_tenant_is_told() {
         let options = PoolOptions {
             name: name.to_owned(),
             min_bytes: 0,
+            share_bytes: 0,
             max_bytes,
         };
         model.device.open_pool(options, None).expect("no minimum")
@@ -351,6 +442,7 @@ fn the_memory_of_a_closed_pool_stays_valid_and_its_minimum_is_free() {
     let options = |min_bytes| PoolOptions {
         name: "short".to_owned(),
         min_bytes,
+        share_bytes: 0,
         max_bytes: u64::MAX,
     };
     let pool = model

@@ -56,6 +56,7 @@ impl Shared {
         let options = PoolOptions {
             name: "documents".to_owned(),
             min_bytes: 0,
+            share_bytes: device.part_of_memory(self.settings.device_share_percent),
             max_bytes: u64::MAX,
         };
         let (shared, id) = (Arc::downgrade(self), device.id());

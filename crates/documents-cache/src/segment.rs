@@ -37,8 +37,9 @@ pub(crate) enum Copying {
 }
 
 impl Copying {
-    /// Starts copying a block to a device, into the cache's memory pool. The block may change once this function has
-    /// returned.
+    /// Starts copying a block to a device, into the cache's memory pool. If there is no room, claims memory up to the
+    /// cache's share: the caller must hold no lock of a collection's state. The block may change once this function
+    /// has returned.
     pub(crate) fn begin(
         device: &Arc<Device>,
         pool: &MemoryPool,
@@ -47,7 +48,7 @@ impl Copying {
         if is_gpu(device) {
             return TiledRows::begin_in_pool(device, pool, block.rows()).map(Copying::InFlight);
         }
-        let reservation = pool.reserve(block.memory_bytes())?;
+        let reservation = pool.reserve_or_claim(block.memory_bytes())?;
         Ok(Copying::Done(Arc::new(Replica::Shared(reservation))))
     }
 

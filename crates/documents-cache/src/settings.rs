@@ -39,6 +39,9 @@ pub struct CacheSettings {
     /// Whether a background thread flushes. If not, only [`CollectionCache::flush`](crate::CollectionCache::flush)
     /// does.
     pub background: bool,
+    /// The cache's share of the memory of each device, in percent. The cache also uses what other tenants leave free,
+    /// and gives it back when they claim their shares.
+    pub device_share_percent: u8,
     /// Memory account that searches charge.
     pub memory: Account,
     /// Seed of the random placement of buckets.
@@ -57,6 +60,7 @@ impl Default for CacheSettings {
             value_bytes_max: 64 << 10,
             flush_after: Duration::from_millis(200),
             background: true,
+            device_share_percent: 100,
             memory: Account::default(),
             seed: 0x466f_7265_6261_7900,
         }

@@ -17,7 +17,11 @@ const ROWS: u32 = 2000;
 
 /// Builds a collection of two thousand rows in about a hundred buckets.
 fn filled(devices: usize, memory_budget_bytes: u64) -> Pair {
-    let mut pair = Pair::new(devices, options(memory_budget_bytes), small_settings(), 1);
+    filled_with(devices, memory_budget_bytes, small_settings())
+}
+
+fn filled_with(devices: usize, memory_budget_bytes: u64, settings: CacheSettings) -> Pair {
+    let mut pair = Pair::new(devices, options(memory_budget_bytes), settings, 1);
     for number in 0..ROWS {
         let value = format!("{:04}", number * 7919 % 10_000);
         pair.insert(number, vec![Value::String(value)]);
@@ -421,13 +425,18 @@ fn buckets_that_a_device_took_from_another_are_searched_again_when_it_fails() {
 
 #[test]
 fn buckets_leave_a_device_whose_memory_another_tenant_needs() {
-    let pair = filled(1, u64::MAX);
+    let settings = CacheSettings {
+        device_share_percent: 0,
+        ..small_settings()
+    };
+    let pair = filled_with(1, u64::MAX, settings);
     let device = pair.cache.devices().list().remove(0);
     let (held, budget) = (device.memory_used_bytes(), device.memory_budget_bytes());
     assert!(held > 0);
     let options = PoolOptions {
         name: "tables".to_owned(),
         min_bytes: 0,
+        share_bytes: 0,
         max_bytes: u64::MAX,
     };
     let other = device.open_pool(options, None).expect("no minimum");

@@ -387,6 +387,7 @@ fn store_options(settings: &Settings) -> StoreOptions {
 fn cache_settings(settings: &Settings) -> CacheSettings {
     CacheSettings {
         bucket_values_max: settings.bucket_values_max,
+        device_share_percent: settings.device_share_percent,
         memory: settings.memory.clone(),
         ..CacheSettings::default()
     }

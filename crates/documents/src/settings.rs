@@ -25,6 +25,8 @@ pub struct Settings {
     pub test_commands: bool,
     /// Maximum number of values in a bucket of the field cache.
     pub bucket_values_max: usize,
+    /// Share of the field caches in the memory of each device, in percent.
+    pub device_share_percent: u8,
     /// The memory account of the process.
     pub memory: Account,
     /// Whether the server refuses searches that would fall back from a cached field to a scan of the store.
@@ -60,6 +62,7 @@ impl Default for Settings {
             retryable_writes: false,
             test_commands: false,
             bucket_values_max: 131_072,
+            device_share_percent: 100,
             memory: Account::default(),
             strict: false,
             cursor_timeout: Duration::from_secs(600),

@@ -290,6 +290,32 @@ fn a_log_that_cannot_be_written_ends_no_server() -> Result<()> {
 }
 
 #[test]
+fn a_file_of_queries_needs_a_gpu() -> Result<()> {
+    let sql = ["--memory", "--mongodb-listen", "127.0.0.1:0"];
+    let sql = [&sql[..], &["--postgres-listen", "127.0.0.1:0"]].concat();
+    let missing = ["--tables-gpu-warm", "/nonexistent.sql"];
+    let expected = ["--tables-gpu-warm: /nonexistent.sql: No such file"];
+    refused(&[&sql[..], &missing].concat(), &expected)?;
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), "SELECT 1;\n")?;
+    let mut server = Command::new(BINARY)
+        .arg("serve")
+        .args(&sql)
+        .args(["--devices", "host:1", "--tables-gpu-warm"])
+        .arg(file.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let log = BufReader::new(server.stderr.take().context("the log")?);
+    let mut lines = log.lines().map_while(|line| line.ok());
+    let told = lines.find(|line| line.contains("--tables-gpu-warm do not run"));
+    ensure!(told.is_some_and(|line| line.contains("this process has no GPU")));
+    let status = ended_by(&mut server, Signal::SIGTERM)?;
+    ensure!(status.success(), "{status}");
+    Ok(())
+}
+
+#[test]
 fn a_signal_ends_other_commands() -> Result<()> {
     let silent = TcpListener::bind("127.0.0.1:0")?;
     let uri = format!("mongodb://{}", silent.local_addr()?);

@@ -89,7 +89,7 @@ impl Work {
         let bytes = launch.results_bytes;
         // The thread of the device copies them, and others wait for it.
         if bytes > RESULTS_BYTES_MAX {
-            return Err(Reason::new(format!("{bytes} bytes of groups")));
+            return Err(Reason::no_room(format!("{bytes} bytes of groups")));
         }
         // As bytes, as numbers, and as rows.
         figures.held.try_grow(4 * bytes).map_err(Reason::of)?;
@@ -228,7 +228,7 @@ impl Work {
         let counter = engine.read(&list.memory, 4).await?;
         let rows = counter.first().copied().unwrap_or(0);
         if all.is_some_and(|totals| u64::from(rows) > listed_max(rows.into(), totals)) {
-            return Err(Reason::new(TOO_MANY_ROWS));
+            return Err(Reason::of_data(TOO_MANY_ROWS));
         }
         let mut launch = Launch::new(self.options.waits);
         let with = (&*self.columns, figures.used);

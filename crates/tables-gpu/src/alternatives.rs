@@ -132,8 +132,9 @@ impl ExecutionPlan for AlternativesExec {
                 return Ok(Box::pin(rows) as SendableRecordBatchStream);
             }
             let reason = reason(&fragments).cloned();
-            let reason = reason.unwrap_or_else(|| Reason::new("too little memory for its groups"));
-            if [NOT_THERE, COMPILING].map(Reason::new).contains(&reason) {
+            let reason =
+                reason.unwrap_or_else(|| Reason::no_room("too little memory for its groups"));
+            if reason.is(NOT_THERE) || reason.is(COMPILING) {
                 // Each fragment asks for its columns and its kernels when it starts, so that a later run finds them.
                 for fragment in uppermost(&fragments) {
                     let mut rows = fragment.execute(0, Arc::clone(&context))?;

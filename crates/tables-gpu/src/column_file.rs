@@ -254,3 +254,57 @@ impl Writer {
         Ok((self.bytes + text.len() as u64, footer.chunks))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use datafusion::arrow::array::{ArrayRef, Int64Array};
+
+    use super::*;
+    use crate::packed::{Packer, Packing};
+    use crate::texts::Dictionary;
+
+    #[test]
+    fn chunks_behind_four_gib_are_read() {
+        let folder = tempfile::tempdir().expect("room");
+        let mut writer = Writer::new(folder.path()).expect("room");
+        // Nothing is in the file of the chunks before.
+        let bytes = 4 * words_of(CHUNK_ROWS, u64::BITS).0 as u64;
+        writer.chunks = (0..(1 << 32) / bytes)
+            .map(|index| Place {
+                rows: CHUNK_ROWS as u32,
+                offset: index * bytes,
+                bytes,
+                valid: None,
+                range: None,
+                reference: 0,
+                exponent: 0,
+                width: u64::BITS,
+                stripe: 0,
+                sum: 0,
+            })
+            .collect();
+        writer.bytes = 1 << 32;
+        let end = SeekFrom::Start(writer.bytes);
+        writer.file.seek(end).expect("a file with a hole");
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(7..5000));
+        let mut written = Vec::new();
+        for _ in 0..2 {
+            let mut packer = Packer::default();
+            let pushed = packer.push(&numbers, &Dictionary::default());
+            pushed.expect("numbers");
+            let packed = packer.pack(&Packing::default());
+            written.clone_from(&packed.words);
+            let chunk = Chunk::unplaced(packed, 0);
+            writer.push(&chunk, &written).expect("room");
+        }
+        let path = folder.path().join("large.column");
+        let finished = writer.finish("key".to_owned(), &Texts::default(), &path);
+        finished.expect("room");
+        let footer = Footer::read(&path, "key").expect("a footer");
+        let last = footer.chunks.last().expect("chunks");
+        assert!(last.offset > 1 << 32);
+        assert_eq!(words(&path, last).expect("a chunk"), written);
+    }
+}

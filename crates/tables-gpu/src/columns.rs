@@ -567,7 +567,7 @@ impl Resident {
             let are_alike = columns.all(|rows| rows.eq(first.iter().copied()));
             are_alike
                 .then_some(first)
-                .ok_or_else(|| Reason::new("a file changed while it was read"))
+                .ok_or_else(|| Reason::of("a file changed while it was read"))
         });
         files.collect()
     }

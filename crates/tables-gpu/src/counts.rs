@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::reason::Reason;
+use crate::reason::{Kind, Reason};
 
 /// Maximum number of reasons that are counted apart, and of their characters.
 const REASONS_MAX: usize = 32;
@@ -18,6 +18,8 @@ const OTHERS: &str = "other reasons";
 pub(crate) struct Counts {
     on_device: AtomicU64,
     on_cpu: Mutex<HashMap<String, u64>>,
+    /// The same by the kind of the reason, in the order of [`Kind::ALL`].
+    on_cpu_kinds: [AtomicU64; Kind::ALL.len()],
 }
 
 impl Counts {
@@ -26,6 +28,7 @@ impl Counts {
     }
 
     pub(crate) fn add_on_cpu(&self, reason: &Reason) {
+        self.on_cpu_kinds[reason.kind() as usize].fetch_add(1, Ordering::Relaxed);
         let text: String = reason.to_string().chars().take(REASON_CHARACTERS).collect();
         let mut on_cpu = self.on_cpu.lock();
         let has_room = on_cpu.len() < REASONS_MAX || on_cpu.contains_key(&text);
@@ -35,6 +38,15 @@ impl Counts {
 
     pub(crate) fn on_device(&self) -> u64 {
         self.on_device.load(Ordering::Relaxed)
+    }
+
+    /// Returns the aggregates that the device did not compute, by the kind of the reason: of all kinds.
+    pub(crate) fn on_cpu_kinds(&self) -> Vec<(&'static str, u64)> {
+        let names = Kind::ALL.into_iter().map(Kind::name);
+        let counts = self.on_cpu_kinds.iter();
+        names
+            .zip(counts.map(|count| count.load(Ordering::Relaxed)))
+            .collect()
     }
 
     /// Returns the aggregates that the device did not compute, by the reason, the most frequent first.
@@ -63,5 +75,21 @@ mod tests {
         assert_eq!(on_cpu.len(), REASONS_MAX + 1);
         assert_eq!(on_cpu[0], (OTHERS.to_owned(), REASONS_MAX as u64 + 1));
         assert_eq!(on_cpu[1], ("reason 0".to_owned(), 2));
+    }
+
+    #[test]
+    fn reasons_are_counted_by_kind() {
+        let counts = Counts::default();
+        counts.add_on_cpu(&Reason::new("median"));
+        counts.add_on_cpu(&Reason::no_room("there is no room for its columns"));
+        counts.add_on_cpu(&Reason::no_room("the device has no room"));
+        counts.add_on_cpu(&Reason::lost("cuda:0"));
+        let kinds = counts.on_cpu_kinds();
+        assert_eq!(kinds.len(), Kind::ALL.len());
+        let counted = kinds.into_iter().filter(|(_, count)| *count > 0);
+        assert_eq!(
+            counted.collect::<Vec<_>>(),
+            [("unsupported", 1), ("memory", 2), ("device_lost", 1)]
+        );
     }
 }

@@ -19,7 +19,7 @@ use crate::giving_way::Need;
 use crate::load::load;
 use crate::packed::is_packable;
 use crate::placement::NO_ROOM;
-use crate::reason::Reason;
+use crate::reason::{Kind, Reason};
 
 /// Number of columns that are read at once. Queries that bring columns here wait for these alone.
 const COLUMNS_AT_ONCE: usize = 4;
@@ -177,7 +177,7 @@ impl Columns {
             for columns in source.columns.chunks(COLUMNS_AT_ONCE) {
                 let part = (source.with_columns(columns.to_vec()), vec![file.clone()]);
                 let brought = self.bring_part(part, context).await;
-                if brought == Err(Reason::new(NO_ROOM)) {
+                if brought.as_ref().is_err_and(|it| it.is(NO_ROOM)) {
                     // Nor is there for what is behind.
                     self.wait_with_missing(&source, &files);
                     return brought;
@@ -339,12 +339,12 @@ impl Columns {
     /// Why the CPU computes what reads the columns.
     pub(crate) fn check_wanted(&self, reads: &[Read]) -> Result<(), Reason> {
         if self.are_left_to_cpu(reads) {
-            return Err(Reason::new(LEFT_TO_CPU));
+            return Err(Reason::of_kind(Kind::Planner, LEFT_TO_CPU));
         }
         let has_files = reads.iter().any(|(_, files)| !files.is_empty());
         let is_small = has_files && !Columns::are_worth_it(reads);
         match is_small && !self.are_declared(reads) {
-            true => Err(Reason::new(SMALL)),
+            true => Err(Reason::of_kind(Kind::Planner, SMALL)),
             false => Ok(()),
         }
     }

@@ -225,10 +225,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Returns the bytes of memory that columns, tables of joins and totals may take.
     fn max_bytes(&self) -> u64;
 
-    /// Allocates free memory.
+    /// Allocates free memory, or memory that other tenants give back as it is of SQL's share. Their callbacks run on
+    /// this thread: the caller must not hold the lock of the columns that are known.
     ///
     /// # Errors
-    /// If too little is free.
+    /// If that is too little.
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason>;
 
     /// Returns how many bytes may be allocated.
@@ -325,9 +326,11 @@ impl Image {
     ) -> Result<Ran, Reason> {
         let flag = bytes.first_chunk().map_or(0, |it| u32::from_le_bytes(*it));
         match flag {
-            2 => Err(Reason::new(MANY_MATCHES)),
-            3 => Err(Reason::new(FAR_APART)),
-            4 => Err(Reason::new("keys of a join that collide in a hash table")),
+            2 => Err(Reason::of_data(MANY_MATCHES)),
+            3 => Err(Reason::of_data(FAR_APART)),
+            4 => Err(Reason::of_data(
+                "keys of a join that collide in a hash table",
+            )),
             5 | 6 => Err(Reason::of_joins(Repeated {
                 same_keys: marked(&bytes[SAME_KEYS]),
                 many_rows: marked(&bytes[MANY_ROWS]),

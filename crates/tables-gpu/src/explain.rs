@@ -113,7 +113,7 @@ fn what(fragment: &Fragment) -> String {
 }
 
 fn on_cpu(reason: &Reason) -> String {
-    let remedy = match [NOT_THERE, SMALL].map(Reason::new).contains(reason) {
+    let remedy = match reason.is(NOT_THERE) || reason.is(SMALL) {
         true => "// SET forebay.gpu = on brings its columns to the GPU first.\n",
         false => "",
     };

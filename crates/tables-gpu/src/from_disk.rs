@@ -170,7 +170,7 @@ impl Columns {
             let device = range.pieces.first().map_or(0, |(_, to)| to.device);
             of_devices[device].0.push(index);
             of_devices[device].1.push(range);
-            sums.push(Err(Reason::new("it was not read")));
+            sums.push(Err(Reason::of("it was not read")));
         }
         let reads = self.engines.iter().zip(of_devices);
         let reads = reads.filter(|(_, (indexes, _))| !indexes.is_empty());
@@ -246,7 +246,7 @@ impl Columns {
             bytes += place.bytes;
             match self.placed(&words, place.stripe, need).await {
                 Ok(memory) => chunks.push(place.chunk(memory)),
-                Err(reason) if reason == Reason::new(NO_ROOM) => {
+                Err(reason) if reason.is(NO_ROOM) => {
                     let places = footer.chunks.iter();
                     chunks = places.map(|it| OnDisk::chunk(file, it)).collect();
                     break;
@@ -364,7 +364,7 @@ impl Columns {
             weak
         };
         if !self.make_room_on_disk(disk, bytes, need).await? {
-            return Err(Reason::new("column files have no room on the disk"));
+            return Err(Reason::no_room("column files have no room on the disk"));
         }
         let here = Arc::clone(disk);
         let begun = blocking(move || Writer::new(here.folder())).await?;

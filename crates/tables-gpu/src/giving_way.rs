@@ -46,6 +46,9 @@ pub(crate) struct Freeing(pub(crate) Arc<Mutex<Known>>);
 impl Freeing {
     /// Frees at least this many bytes of a device, of the columns that were used longest ago. Those that a query uses
     /// are freed when it ends.
+    ///
+    /// Runs on a thread of another tenant that claims memory. No thread that holds the lock of the columns that are
+    /// known allocates device memory, so that none waits for another tenant's locks while it holds this one.
     pub(crate) fn free(&self, device: usize, bytes: u64) {
         let mut known = self.0.lock();
         known.free(bytes, Need::Query(u64::MAX), |it| it.bytes_on(device));

@@ -23,6 +23,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
+use crate::DeviceLimits;
 use crate::engine::{
     COMPILING, Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch,
 };
@@ -30,7 +31,7 @@ use crate::giving_way::Freeing;
 use crate::gpu_files::{self, Reader};
 use crate::host::Host;
 use crate::program::THREADS;
-use crate::reason::{Missing, Reason};
+use crate::reason::{Kind, Missing, Reason};
 use crate::search::whole_tiles;
 use crate::work::StopOnDrop;
 
@@ -54,14 +55,14 @@ pub(crate) struct Gpu {
     searches: Arc<ScanQueue>,
 }
 
-/// Opens the tenants of devices, with at most `max_bytes` of the memory of each, and pinned memory of the host, charged
-/// to `host`. When other tenants need memory, `freeing` releases some.
+/// Opens the tenants of devices, with these limits of the memory of each, and pinned memory of the host, charged to
+/// `host`. When other tenants claim memory, `freeing` releases some.
 ///
 /// # Errors
 /// [`OutOfMemory`] if a device has no memory.
 pub(crate) fn open_all(
     devices: Vec<Arc<Device>>,
-    max_bytes: u64,
+    limits: DeviceLimits,
     host: Share,
     measurements: Option<&Measurements>,
     freeing: &Freeing,
@@ -76,7 +77,7 @@ pub(crate) fn open_all(
         let freeing = freeing.clone();
         let reclaim = move |bytes| freeing.free(index, bytes);
         let of_all = (Arc::clone(&host), Arc::clone(&reader));
-        let gpu = Gpu::open(index, device, max_bytes, of_all, reclaim)?;
+        let gpu = Gpu::open(index, device, limits, of_all, reclaim)?;
         Ok(Arc::new(gpu) as _)
     });
     gpus.collect()
@@ -86,14 +87,15 @@ impl Gpu {
     fn open(
         index: usize,
         device: Arc<Device>,
-        max_bytes: u64,
+        limits: DeviceLimits,
         (host, reader): (Arc<Host>, Arc<Reader>),
         reclaim: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<Gpu, OutOfMemory> {
-        let max_bytes = max_bytes.min(device.memory_budget_bytes());
+        let max_bytes = limits.max_bytes.min(device.memory_budget_bytes());
         let options = PoolOptions {
             name: "tables".to_owned(),
             min_bytes: 0,
+            share_bytes: device.part_of_memory(limits.share_percent),
             max_bytes,
         };
         let pool = device.open_pool(options, Some(Box::new(reclaim)))?;
@@ -123,7 +125,7 @@ impl Engine for Gpu {
     }
 
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason> {
-        let memory = self.pool.allocate(bytes).map_err(Reason::of)?;
+        let memory = self.pool.allocate_or_claim(bytes).map_err(Reason::of)?;
         Ok(Memory {
             address: memory.address(),
             device: self.index,
@@ -254,11 +256,14 @@ impl Engine for Gpu {
             let submitted = self.searches.submit(&self.device, order, answer);
             submitted.map_err(Reason::of)
         });
-        let name = self.name();
+        let device = Arc::clone(&self.device);
         async move {
             submitted?;
-            let lost = |_| Reason::new(format!("{name} did not search the texts"));
-            let found: ScanFound = replied.await.map_err(lost)?;
+            let failed = |_| match device.is_lost() {
+                true => Reason::lost(device.name()),
+                false => Reason::of(format!("{} did not search the texts", device.name())),
+            };
+            let found: ScanFound = replied.await.map_err(failed)?;
             Ok(Duration::from_secs_f64(found.device_ms / 1e3))
         }
         .boxed()
@@ -276,7 +281,7 @@ impl Engine for Gpu {
             device: self.index,
             bytes,
         };
-        let memory = self.pool.allocate(bytes);
+        let memory = self.pool.allocate_or_claim(bytes);
         let memory = memory.map_err(|error| Reason::of(error).for_want_of(missing));
         let name = self.name();
         let mut dropped = EndOnDrop {
@@ -302,7 +307,7 @@ impl Engine for Gpu {
         });
         async move {
             submitted?;
-            let lost = |_| Err(Reason::new(format!("{name} was lost")));
+            let lost = |_| Err(Reason::lost(&name));
             let replied = replied.await;
             dropped.flag.take();
             replied.unwrap_or_else(lost)
@@ -387,7 +392,7 @@ pub(crate) fn words(bytes: &[u8]) -> Vec<u32> {
 
 /// Copies words to the device. Blocks until they are there.
 fn copy(device: &Device, words: &[u32], to: &Arc<DeviceMemory>) -> Result<(), Reason> {
-    let lost = || Reason::new(format!("{} was lost", device.name()));
+    let lost = || Reason::lost(device.name());
     let mut copies = Vec::new();
     for (index, piece) in words.chunks(COPY_BYTES / 4).enumerate() {
         let mut pinned = device.stage(piece.len() * 4).ok_or_else(lost)?;
@@ -587,7 +592,7 @@ impl Job for FragmentJob {
                 self.compiling.get_or_insert_with(Instant::now);
                 return Ok(Step::wait_for(compiling));
             }
-            self.reply(Err(Reason::new(COMPILING)));
+            self.reply(Err(Reason::of_kind(Kind::Compiling, COMPILING)));
             return Ok(Step::Done);
         }
         self.compiled = self.compiling.map_or(Duration::ZERO, |it| it.elapsed());
@@ -599,6 +604,6 @@ impl Job for FragmentJob {
     }
 
     fn fail(&mut self, failure: &JobFailure) {
-        self.reply(Err(Reason::of(failure)));
+        self.reply(Err(Reason::of(failure.clone())));
     }
 }

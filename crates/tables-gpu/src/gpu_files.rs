@@ -122,7 +122,7 @@ pub(crate) fn read_back(
     memory: &Arc<DeviceMemory>,
     bytes: usize,
 ) -> Result<Vec<u32>, Reason> {
-    let lost = || Reason::new(format!("{} was lost", device.name()));
+    let lost = || Reason::lost(device.name());
     let mut all = Vec::with_capacity(bytes / 4);
     for begin in (0..bytes).step_by(COPY_BYTES) {
         let end = bytes.min(begin + COPY_BYTES);

@@ -17,7 +17,7 @@ use crate::joined::{HASHED_KEYS_MAX, SLOTS_MAX, SLOTS_MIN, capacity};
 use crate::packed::{array_of, decimals_of, is_text};
 use crate::program::{THREADS, Total, group_words};
 use crate::ranks::INTERVALS;
-use crate::reason::Reason;
+use crate::reason::{Kind, Reason};
 use crate::slice::{HASH_PLACES, KeyColumn, Slice};
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -468,7 +468,7 @@ impl Groups {
     /// If they are too many.
     pub(crate) fn list_of(rows: u64, totals: &[Total]) -> Result<Groups> {
         if rows > listed_max(rows, totals) {
-            return Err(Reason::new(TOO_MANY_ROWS));
+            return Err(Reason::of_data(TOO_MANY_ROWS));
         }
         Ok(Groups {
             place: Place::Listed,
@@ -513,7 +513,7 @@ impl Groups {
     /// # Errors
     /// If it has as many as all rows need, or as there is room for.
     pub(crate) fn grow(&mut self, totals: &[Total], room: u64) -> Result<()> {
-        let (most, reason) = match self.place {
+        let (most, kind, text) = match self.place {
             Place::Listed => {
                 let most = match self.lists_all {
                     // The sorted list has as much, and rows have two keys and two numbers while they are sorted.
@@ -521,10 +521,11 @@ impl Groups {
                     false => u64::MAX,
                 };
                 let most = list_max(self.rows, totals, self.lists_all).min(most);
-                (most as usize, TOO_MANY_ROWS)
+                (most as usize, Kind::Data, TOO_MANY_ROWS)
             }
             _ => (
                 slots_max(self.rows, totals, room),
+                Kind::Memory,
                 "too many groups in a hash table",
             ),
         };
@@ -534,7 +535,7 @@ impl Groups {
                 self.count = (8 * self.count).min(most).min(enough);
                 Ok(())
             }
-            false => Err(Reason::new(reason)),
+            false => Err(Reason::of_kind(kind, text)),
         }
     }
 

@@ -50,7 +50,7 @@ impl Host {
         if let Some(taken) = taken {
             return Ok(taken);
         }
-        let no_room = || Reason::new("there is no room in the pinned memory of the host");
+        let no_room = || Reason::no_room("there is no room in the pinned memory of the host");
         let segment_bytes = SEGMENT_BYTES.max(bytes.next_multiple_of(4096) as u64);
         if !self.share.grow_if_room(segment_bytes as usize) {
             return Err(no_room());

@@ -57,7 +57,7 @@ pub(crate) fn capacity(keys: u64) -> Result<u64> {
     let slots = keys.saturating_mul(2).max(SLOTS_MIN);
     let slots = slots.checked_next_power_of_two();
     let slots = slots.filter(|it| *it <= SLOTS_MAX);
-    slots.ok_or_else(|| Reason::new(format!("{keys} keys in a hash table")))
+    slots.ok_or_else(|| Reason::of_data(format!("{keys} keys in a hash table")))
 }
 
 /// Where the keys of rows lie: the smallest value of each, and the number of values up to the largest.
@@ -487,7 +487,7 @@ impl Code<'_, '_> {
         };
         let others = self.draft.joins[join].scanned.rows;
         match others > TURNS_MAX.into() || others.saturating_mul(least) > MATCHES_MAX {
-            true => Err(Reason::new(MANY_MATCHES)),
+            true => Err(Reason::of_data(MANY_MATCHES)),
             false => Ok(()),
         }
     }

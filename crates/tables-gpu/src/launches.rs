@@ -172,7 +172,7 @@ fn counts_of(builds: &[Build], of_first: &[usize], room: u64) -> Result<(Vec<u64
         if largest.is_none() || slices > SLICES_MAX {
             let text =
                 format!("the tables of its joins need {bytes} bytes, and there is room for {room}");
-            let reason = Reason::new(text);
+            let reason = Reason::no_room(text);
             return Err(match builds.iter().any(|it| it.repeats) {
                 true => reason.of_repeated_rows(),
                 false => reason,
@@ -486,7 +486,7 @@ fn kernel(
     for (columns, rows) in resident.files.iter().zip(&chunks) {
         for column in &kernel.columns {
             if columns[column].is_on_disk {
-                return Err(Reason::new("columns of a join have no room in memory"));
+                return Err(Reason::no_room("columns of a join have no room in memory"));
             }
             let read = columns[column]
                 .chunks
@@ -547,4 +547,17 @@ fn tables(kernel: &Kernel, of_keys: &[(usize, Vec<u32>)], files: usize) -> (Vec<
         }));
     }
     (words, offsets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_of_tables_may_have_more_bytes_than_four_gib() {
+        for (elements, bits) in [(1_u64 << 32, 8), (1 << 30, 32), (1 << 31, u64::BITS)] {
+            let bytes = elements * u64::from(bits) / 8;
+            assert!((bytes..bytes + 4 + ALIGNMENT).contains(&area(elements, bits)));
+        }
+    }
 }

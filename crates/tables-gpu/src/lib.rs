@@ -105,22 +105,31 @@ pub struct ColumnFiles {
     pub measurements: Option<Measurements>,
 }
 
+/// Limits of the memory of each GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// Maximum bytes of columns and of what queries make.
+    pub max_bytes: u64,
+    /// Their share of the device's memory, in percent: other tenants give it back on demand, and never take it.
+    pub share_percent: u8,
+}
+
 /// Returns the rule that gives parts of plans to GPUs, of which each [reaches](Device::reaches) the memory of the
-/// others. Columns take at most `max_bytes` of the memory of each, and less when others need it. Columns without room
-/// there are in pinned memory of the host, which is a share of `host`. What was packed is kept in `files`; a folder
-/// that cannot be used is logged, and nothing is kept.
+/// others. Columns take memory of each within `limits`. Columns without room there are in pinned memory of the host,
+/// which is a share of `host`. What was packed is kept in `files`; a folder that cannot be used is logged, and nothing is
+/// kept.
 ///
 /// # Errors
 /// [`OutOfMemory`] if a device has no memory.
 pub fn rule(
     gpus: Vec<Arc<Device>>,
-    max_bytes: u64,
+    limits: DeviceLimits,
     host: &Account,
     files: Option<ColumnFiles>,
 ) -> Result<Arc<dyn GpuRule>, OutOfMemory> {
     let freeing = giving_way::Freeing::default();
     let measurements = files.as_ref().and_then(|it| it.measurements.as_ref());
-    let engines = gpu::open_all(gpus, max_bytes, host.share(), measurements, &freeing)?;
+    let engines = gpu::open_all(gpus, limits, host.share(), measurements, &freeing)?;
     let disk = files.and_then(|files| {
         let opened = disk::Disk::open(files.folder.clone(), files.max_bytes);
         let warn = |why| tracing::warn!(%why, folder = %files.folder.display(), "no column files");

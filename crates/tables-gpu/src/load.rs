@@ -113,7 +113,7 @@ impl OfColumn {
             return Ok(());
         }
         let text = format!("texts of more than {} MiB", TEXTS_OF_ROWS_BYTES_MAX >> 20);
-        Err(Failed::Column(column, Reason::new(text)))
+        Err(Failed::Column(column, Reason::of_data(text)))
     }
 }
 
@@ -322,7 +322,7 @@ async fn load_file(
                     if is_dictionary && texts > TEXTS_BYTES_MAX {
                         // It would evict columns of the same query.
                         columns.put_off(key);
-                        outcome = Err(Reason::new(NO_ROOM));
+                        outcome = Err(Reason::no_room(NO_ROOM));
                     } else {
                         columns.put(key, column, need);
                     }
@@ -346,12 +346,12 @@ async fn load_file(
                     Some(column) => column.name().to_owned(),
                     None => wanted[index].to_string(),
                 };
-                let reason = Reason::new(format!("the column {name}: {reason}"));
+                let reason = reason.of_column(&name);
                 columns.refuse(keys[index].clone(), reason.clone());
                 return Err(reason);
             }
             Err(Failed::Load(reason))
-                if has_room && reason == Reason::new(NO_ROOM) && columns.disk.is_some() =>
+                if has_room && reason.is(NO_ROOM) && columns.disk.is_some() =>
             {
                 has_room = false;
             }
@@ -418,7 +418,7 @@ enum Failed {
     Load(Reason),
 }
 
-fn failed(error: impl std::fmt::Display) -> Failed {
+fn failed(error: impl std::fmt::Display + 'static) -> Failed {
     Failed::Load(Reason::of(error))
 }
 
@@ -510,14 +510,14 @@ async fn to_disk(
     need: Need,
 ) -> Result<Vec<Column>, Failed> {
     let Some(disk) = columns.disk.as_ref() else {
-        return Err(Failed::Load(Reason::new(NO_ROOM)));
+        return Err(Failed::Load(Reason::no_room(NO_ROOM)));
     };
     let _writing = disk.writing.lock().await;
     // Packed columns seldom take more than Parquet does.
     let has_room = columns.make_room_on_disk(disk, bytes, need).await;
     if !has_room.map_err(Failed::Load)? {
         let text = "there is no room for its columns, nor for column files on the disk";
-        return Err(Failed::Load(Reason::new(text)));
+        return Err(Failed::Load(Reason::no_room(text)));
     }
     let writers = names.iter().map(|_| Writer::new(disk.folder()));
     let mut writers: Vec<Writer> = writers.collect::<Result<_, _>>().map_err(failed)?;

@@ -351,3 +351,48 @@ impl Arrays {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_of_four_billion_rows_do_not_overlap() {
+        let order = Order {
+            program: Program::new(ProgramSpec {
+                name: String::new(),
+                source: "".into(),
+                headers: Vec::new(),
+                options: Vec::new(),
+                entries: Vec::new(),
+            }),
+            words: Vec::new(),
+            has_functions: true,
+            spreads: false,
+            row_words: 3,
+            state_words: STATE_WORDS_MAX,
+        };
+        for rows in [0, 1, 1 << 29, 1 << 31, u32::MAX.into()] {
+            let Arrays {
+                keys,
+                rows: numbers,
+                counts,
+                states,
+                bytes,
+            } = Arrays::new(&order, rows);
+            let mut end = 0;
+            for (first, bytes) in [
+                (keys[0], 8 * rows),
+                (keys[1], 8 * rows),
+                (numbers[0], 4 * rows),
+                (numbers[1], 4 * rows),
+                (counts, 4 * DIGITS * (STRIPES_MAX + 1)),
+                (states, 8 * STRIPES_MAX * (2 + STATE_WORDS_MAX as u64)),
+            ] {
+                assert!(first >= end, "{rows} rows: {first}, {end}");
+                end = first + bytes;
+            }
+            assert!((end..end + ALIGNMENT).contains(&bytes), "{rows} rows");
+        }
+    }
+}

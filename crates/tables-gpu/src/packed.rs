@@ -429,6 +429,8 @@ pub(crate) fn decimals_of(
 
 #[cfg(test)]
 mod tests {
+    use datafusion::arrow::compute::take;
+
     use super::*;
 
     /// Reads a row as kernels do.
@@ -501,6 +503,59 @@ mod tests {
         assert_eq!(bits(vec![5, 100]), (8, Some(5), Some(100)));
         assert_eq!(bits(vec![5, 6]), (8, Some(5), Some(6)));
         assert_eq!(bits(vec![5, 1005]), (12, Some(5), Some(1005)));
+    }
+
+    /// The bits that tell which rows of a slice have a value may begin within a byte, and so may booleans.
+    #[test]
+    fn slices_are_packed_as_copies_of_their_rows() {
+        let some = |row: i64| (row % 7 != 3).then_some(row);
+        let values = || (0..90).map(some);
+        let texts = values().map(|it| it.map(|row| format!("text {}", row % 9)));
+        let arrays: [ArrayRef; 6] = [
+            Arc::new(values().collect::<PrimitiveArray<Int64Type>>()),
+            Arc::new(PrimitiveArray::<Int32Type>::from_iter_values(0..90)),
+            Arc::new(
+                values()
+                    .map(|it| it.map(|row| row % 5 == 0))
+                    .collect::<BooleanArray>(),
+            ),
+            Arc::new(
+                values()
+                    .map(|it| it.map(|row| row as f64 / 4.0))
+                    .collect::<PrimitiveArray<Float64Type>>(),
+            ),
+            Arc::new(
+                values()
+                    .map(|it| it.map(i128::from))
+                    .collect::<PrimitiveArray<Decimal128Type>>(),
+            ),
+            Arc::new(texts.collect::<StringArray>()),
+        ];
+        let packed = |values: &ArrayRef, are_rows: bool| {
+            let mut packer = Packer::default();
+            let pushed = match are_rows {
+                true => packer.push_rows(values).map(drop),
+                false => packer.push(values, &Dictionary::default()),
+            };
+            pushed.expect("values");
+            packer.pack(&Packing::default())
+        };
+        for array in &arrays {
+            for (first, rows) in [(0, 90), (3, 40), (8, 33), (13, 77), (67, 1)] {
+                let slice = array.slice(first, rows);
+                let numbers = first as u64..(first + rows) as u64;
+                let numbers = PrimitiveArray::<UInt64Type>::from_iter_values(numbers);
+                let copy = take(array, &numbers, None).expect("rows");
+                for are_rows in [false, is_text(array.data_type())] {
+                    let of_slice = packed(&slice, are_rows);
+                    let data_type = array.data_type();
+                    assert_eq!(of_slice, packed(&copy, are_rows), "{data_type} {first}");
+                }
+            }
+        }
+        let slice = packed(&arrays[0].slice(13, 40), false);
+        let read: Vec<_> = (0..40).map(|row| read(&slice, row)).collect();
+        assert_eq!(read, (13..53).map(some).collect::<Vec<_>>());
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl Columns {
         let is_usable = |chunks: &Chunks| !chunks.file.is_unusable.load(Ordering::Relaxed);
         match reads.iter().all(is_usable) {
             true => Ok((Resident { files }, read)),
-            false => Err(Reason::new("a column file cannot be read")),
+            false => Err(Reason::of("a column file cannot be read")),
         }
     }
 

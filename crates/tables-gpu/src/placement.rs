@@ -53,10 +53,10 @@ impl Columns {
                 // Columns that can be read from the disk leave half of what totals need to them, and to passes.
                 let left = self.disk.as_ref().map_or(0, |_| self.pass_bytes());
                 if engine.free_bytes() < bytes + left {
-                    return Err(Reason::new(NO_ROOM));
+                    return Err(Reason::no_room(NO_ROOM));
                 }
                 let memory = self.allocate(device, bytes, need);
-                let memory = memory.map_err(|_| Reason::new(NO_ROOM))?;
+                let memory = memory.map_err(|_| Reason::no_room(NO_ROOM))?;
                 engine.write(words.to_vec(), &memory).await?;
                 Ok(memory)
             }
@@ -128,7 +128,7 @@ impl Columns {
         }
         match moved >= bytes {
             true => Ok(()),
-            false => Err(Reason::new(NO_ROOM)),
+            false => Err(Reason::no_room(NO_ROOM)),
         }
     }
 
@@ -151,14 +151,14 @@ impl Columns {
         let not_there = column.chunks.iter();
         let not_there = not_there.filter(|it| it.memory.tier != Tier::Device);
         if !self.have_room(not_there.map(|it| (it.stripe, it.bytes)), need) {
-            return Err(Reason::new("the device has no room"));
+            return Err(Reason::no_room("the device has no room"));
         }
         let mut chunks = column.chunks.clone();
         for chunk in &mut chunks {
             if chunk.memory.tier != Tier::Device {
                 let words = self.words(chunk).await?;
                 let memory = self.room_of_column(chunk.stripe, words.len() as u64 * 4, need);
-                let memory = memory.ok_or_else(|| Reason::new("the device has no room"))?;
+                let memory = memory.ok_or_else(|| Reason::no_room("the device has no room"))?;
                 self.engine_of(&memory).write(words, &memory).await?;
                 *chunk = chunk.moved(memory);
             }
@@ -238,7 +238,7 @@ impl Columns {
         let engine = &self.engines[device];
         if bytes > engine.max_bytes() / 2 {
             let text = format!("{bytes} bytes, more than half of the memory for tables");
-            return Err(Reason::new(text));
+            return Err(Reason::no_room(text));
         }
         let memory = engine.allocate(bytes).or_else(|_| {
             let mut known = self.known.lock();

@@ -443,6 +443,7 @@ impl GpuRule for Fragments {
             device: self.0.device_names(),
             aggregates: self.0.counts.on_device(),
             on_cpu: self.0.counts.on_cpu(),
+            on_cpu_kinds: self.0.counts.on_cpu_kinds(),
             columns,
             column_bytes: bytes.device,
             host_bytes: bytes.host,

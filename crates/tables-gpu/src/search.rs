@@ -210,7 +210,7 @@ impl Columns {
         // Each text takes whole words of eight bytes, and the number of its row.
         let bytes = texts.value_data().len() + rows * 12;
         if !self.has_room(device, bytes as u64, need) {
-            return Err(Reason::new("the device has no room for texts"));
+            return Err(Reason::no_room("the device has no room for texts"));
         }
         let mut valid = None;
         if texts.null_count() > 0 {

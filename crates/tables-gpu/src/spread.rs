@@ -102,7 +102,9 @@ impl Columns {
         };
         able.retain(|device| columns().all(|column| column.has_parts(*device)));
         let Some(first) = able.first() else {
-            return Err(Reason::new("no GPU has room to tell where all columns are"));
+            return Err(Reason::no_room(
+                "no GPU has room to tell where all columns are",
+            ));
         };
         if resident.is_on_disk() {
             return Ok(Spread::alone(*first));
@@ -152,7 +154,7 @@ impl Columns {
         if live.len() == self.engines.len() || launch.held.iter().all(|it| it.is_on(&live)) {
             return Ok(());
         }
-        Err(Reason::new("a GPU with rows of its columns was lost"))
+        Err(Reason::lost("a GPU with rows of its columns"))
     }
 }
 

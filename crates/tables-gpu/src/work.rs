@@ -32,7 +32,7 @@ use crate::operator::GpuFragmentExec;
 use crate::placement::NO_ROOM;
 use crate::program::{Compiled, group_words};
 use crate::ranks::Selected;
-use crate::reason::Reason;
+use crate::reason::{Kind, Reason};
 use crate::result::{Found, Made};
 use crate::scanned::Scanned;
 use crate::skipped::Counting;
@@ -137,8 +137,8 @@ impl Work {
             }
             Err(reason) => {
                 self.columns.counts.add_on_cpu(&reason);
-                let of_data = [MANY_MATCHES, TOO_MANY_ROWS, FAR_APART].map(Reason::new);
-                if of_data.contains(&reason) || reason.repeated().is_some() {
+                let of_data = [MANY_MATCHES, TOO_MANY_ROWS, FAR_APART];
+                if of_data.iter().any(|it| reason.is(it)) || reason.repeated().is_some() {
                     self.columns.hopeless.add(self.number, &reason);
                 }
                 Outcome::Cpu(reason)
@@ -324,7 +324,7 @@ impl Work {
             let ran = added.await?;
             let bytes = totals.bytes as usize;
             if bytes > RESULTS_BYTES_MAX {
-                return Err(Reason::new(format!("{bytes} bytes of groups")));
+                return Err(Reason::no_room(format!("{bytes} bytes of groups")));
             }
             figures.held.try_grow(4 * bytes).map_err(Reason::of)?;
             let engine = self.columns.engine_of(&totals.memory);
@@ -385,7 +385,7 @@ impl Work {
         let stop = StopOnDrop::default();
         let written = self.of_columns(&original, used, &stop).await;
         let (fragment, resident, compiled) = match written {
-            Err(reason) if reason == Reason::new(MANY_COLUMNS) && !self.shares_rows() => {
+            Err(reason) if reason.is(MANY_COLUMNS) && !self.shares_rows() => {
                 original.shares_rows.store(true, Ordering::Relaxed);
                 self.of_columns(&original, used, &stop).await?
             }
@@ -562,7 +562,7 @@ impl Work {
     ) -> Result<Found> {
         let layout = &ready.compiled.totals;
         if ready.fragment.is_listed && selected.count > listed_max(selected.count, layout) {
-            return Err(Reason::new(TOO_MANY_ROWS));
+            return Err(Reason::of_data(TOO_MANY_ROWS));
         }
         let of = (groups.count as u32, group_words(layout));
         let selecting = &ready.compiled.selecting;
@@ -620,14 +620,14 @@ impl Work {
                 Ok(resident) => {
                     loaded?;
                     let resident = resident.map(Ok);
-                    resident.map_err(|_| Reason::new(NO_ROOM))
+                    resident.map_err(|_| Reason::no_room(NO_ROOM))
                 }
             };
         }
         if is_often_read {
             self.columns.load_unawaited(reads, &self.context);
         }
-        Err(Reason::new(NOT_THERE))
+        Err(Reason::of_kind(Kind::Loading, NOT_THERE))
     }
 
     /// Searches texts for the columns that are missing.

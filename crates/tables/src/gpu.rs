@@ -41,6 +41,8 @@ pub struct GpuFigures {
     /// Number of aggregates over files that the GPU was not given when a query was planned, or gave up in a run, by the
     /// reason, the most frequent first.
     pub on_cpu: Vec<(String, u64)>,
+    /// The same by the kind of the reason, of all kinds.
+    pub on_cpu_kinds: Vec<(&'static str, u64)>,
     /// Number of columns of files in its memory, or in memory of the host that it reads.
     pub columns: usize,
     /// Their bytes in its memory.

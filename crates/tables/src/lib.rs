@@ -69,6 +69,7 @@ mod system;
 mod to_char;
 mod types;
 mod variables;
+mod warming;
 
 pub use activity::{Ending, Figures, RunningStatement, SlowStatement};
 pub use bytea::bytea_of_text;
@@ -87,3 +88,4 @@ pub use rows::Rows;
 pub use scratch::Scratch;
 pub use session::{Outcome, Prepared, Session, TransactionStatus};
 pub use source::Source;
+pub use warming::{Warmed, Warming};

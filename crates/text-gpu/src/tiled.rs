@@ -70,7 +70,8 @@ impl TiledRows {
         TiledRows::begin_in(device, rows, |bytes| device.allocate(bytes))
     }
 
-    /// As [`TiledRows::begin`], with memory from a tenant's pool.
+    /// As [`TiledRows::begin`], with memory from a tenant's pool. If there is no room,
+    /// [claims](MemoryPool::claim) memory for the tenant.
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays on the device.
@@ -79,7 +80,7 @@ impl TiledRows {
         pool: &MemoryPool,
         rows: Rows<'_>,
     ) -> Result<Loading, LoadError> {
-        TiledRows::begin_in(device, rows, |bytes| pool.allocate(bytes))
+        TiledRows::begin_in(device, rows, |bytes| pool.allocate_or_claim(bytes))
     }
 
     fn begin_in(

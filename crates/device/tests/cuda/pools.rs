@@ -15,6 +15,7 @@ fn tenant(name: &str, min_bytes: u64, max_bytes: u64) -> PoolOptions {
     PoolOptions {
         name: name.to_owned(),
         min_bytes,
+        share_bytes: 0,
         max_bytes,
     }
 }

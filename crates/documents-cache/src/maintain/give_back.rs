@@ -11,6 +11,9 @@ use crate::cache::Shared;
 /// Removes buckets from a device until at least `bytes` of its memory are released, or no bucket is left there. The
 /// master copies stay, so the host searches these buckets until the placement finds free device memory for them again.
 /// Memory that a search still reads is freed when the search ends.
+///
+/// Runs on a thread of another tenant that claims memory. It locks the state of collections. No thread that holds such
+/// a lock requests device memory: maintenance does, with its own lock alone, which is not taken here.
 pub(crate) fn give_back(shared: &Shared, device: DeviceId, bytes: u64) {
     let mut given = 0;
     for collection in shared.members() {

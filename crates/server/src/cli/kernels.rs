@@ -20,6 +20,9 @@ enum Action {
     /// List the kernels, with the resources of compiled ones
     List(ArchArgs),
     /// Compile and cache the kernels that are not compiled yet, then list all
+    ///
+    /// Those of SQL are made for the columns of a server's tables: `forebay serve --tables-gpu-warm FILE` compiles
+    /// those of a file of queries.
     Warm(ArchArgs),
 }
 

@@ -21,6 +21,8 @@ use clap::{Parser, Subcommand};
 use forebay_bench::{BenchArgs, DemoArgs};
 use nix::sys::stat::{Mode, umask};
 
+#[cfg(feature = "tables")]
+pub use self::sql::split;
 use crate::stop::Stop;
 
 /// A data server that keeps hot data in the memory of the devices that search it fastest.

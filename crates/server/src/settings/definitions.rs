@@ -186,8 +186,13 @@ settings! {
     tables_memory_bytes_max: u64 = "tables-memory-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
     /// Maximum memory of each GPU for SQL: columns of tables, and what running queries make there, to which columns
-    /// leave an eighth. Less when others need it. 0 means all.
+    /// leave an eighth. 0 means all. Above its share, SQL has what the documents' caches leave free.
     tables_gpu_bytes_max: u64 = "tables-gpu-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
+
+    /// Share of SQL in the memory of each GPU, in percent; the rest is the share of the documents' caches. Each uses
+    /// more while that is free. When one of them needs memory and has less than its share, the other gives back what
+    /// it has above its own.
+    tables_gpu_share_percent: u8 = "tables-gpu-share-percent", Kind::Count { min: 0, max: 100 }, "50";
 
     /// Maximum pinned memory of the host for columns of tables that GPUs have no room for, which kernels read over
     /// the bus. It is pinned 1 GiB at a time when it is needed, and kept until the server stops. 0 means a quarter of
@@ -198,6 +203,11 @@ settings! {
     /// GPU, from which they are read again after a start of the server, or after their memory was given to others.
     /// Those that were used longest ago are deleted. A tenth of the file system is left free. 0 means none.
     tables_gpu_disk_bytes_max: u64 = "tables-gpu-disk-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "64GiB";
+
+    /// File of SQL queries that run one after the other when the server has started, with `forebay.gpu = on` and
+    /// `forebay.compile = wait`, so that their kernels are compiled and kept on disk. Queries that fail are logged with
+    /// their line. Statements that would change something fail.
+    tables_gpu_warm: Option<PathBuf> = "tables-gpu-warm", Kind::PathOrNone, "";
 
     /// Maximum size of the temporary files of all SQL queries together. A query that needs more fails.
     tables_spill_bytes_max: u64 = "tables-spill-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "64GiB";

@@ -162,6 +162,12 @@ impl Tables {
         if !gpus.is_empty() {
             aggregates.sample(&[("device", "cpu")], gpus.iter().map(on_cpu).sum::<u64>());
         }
+        let help = "Aggregates of SQL over files that the CPU computed, by the kind of the reason.";
+        let mut reasons = page.counter("forebay_tables_aggregates_on_cpu_total", help);
+        // The server has one rule for all its GPUs.
+        for (kind, count) in gpus.iter().flat_map(|gpu| &gpu.on_cpu_kinds) {
+            reasons.sample(&[("reason", kind)], *count);
+        }
         let help = "Columns of files that a GPU reads in its memory or in that of the host.";
         let mut columns = page.gauge("forebay_tables_gpu_columns", help);
         for gpu in &gpus {

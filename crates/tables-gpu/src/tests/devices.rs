@@ -8,11 +8,11 @@ use forebay_device::cuda::{Program, ProgramSpec};
 use forebay_device::{DeviceContext, DeviceOptions, Devices, Step};
 use forebay_memory::Share;
 
-use super::Fixture;
 use super::data::Sizes;
 use super::emulated::{self, Emulated};
 use super::random::{compare_random, number};
 use super::sessions::{self, ON};
+use super::{Fixture, limits};
 use crate::engine::{KernelLaunch, Launch};
 use crate::giving_way::Freeing;
 use crate::gpu::open_all;
@@ -159,7 +159,8 @@ async fn two_gpus_give_the_rows_of_the_cpu() {
     };
     let open = || {
         let freeing = Freeing::default();
-        open_all(devices.list(), 1 << 30, Share::default(), None, &freeing).expect("room")
+        let limits = limits(1 << 30);
+        open_all(devices.list(), limits, Share::default(), None, &freeing).expect("room")
     };
     let fixture = wide(open()).await;
     fixture.compare(QUERIES).await;
@@ -186,7 +187,8 @@ extern \"C\" __global__ void fragment(const __grid_constant__ Fragment f) {
 async fn kernels_of_a_cancelled_query_end() {
     let Some(devices) = gpus() else { return };
     let freeing = Freeing::default();
-    let engines = open_all(devices.list(), 1 << 28, Share::default(), None, &freeing);
+    let limits = limits(1 << 28);
+    let engines = open_all(devices.list(), limits, Share::default(), None, &freeing);
     let engine = engines.expect("room").remove(0);
     let program = Program::new(ProgramSpec {
         name: "tables/endless.cu".to_owned(),
@@ -228,7 +230,8 @@ async fn kernels_of_a_cancelled_query_end() {
 async fn a_gpu_gives_the_rows_of_the_cpu_for_random_queries() {
     let Some(devices) = gpus() else { return };
     let freeing = Freeing::default();
-    let engines = open_all(devices.list(), 1 << 30, Share::default(), None, &freeing);
+    let limits = limits(1 << 30);
+    let engines = open_all(devices.list(), limits, Share::default(), None, &freeing);
     // Few rows leave time for many queries.
     let rows = number("FOREBAY_GPU_ROWS").map_or(20_000, |rows| rows as usize);
     let sizes: &[usize] = Box::leak(Box::new([rows, rows / 30 + 1]));

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, StringArray, StringBuilder};
+use forebay_device::MemoryPool;
 use forebay_device::cuda::{DeviceType, ProgramSpec};
 use forebay_movement::{Tier, part_checksum};
 use futures_util::FutureExt;
@@ -16,7 +17,9 @@ use parking_lot::Mutex;
 use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 
-use crate::engine::{Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch};
+use crate::engine::{
+    COMPILING, Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch,
+};
 use crate::gpu::words;
 use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
@@ -49,6 +52,8 @@ pub(super) struct Emulated {
     pub(super) full: AtomicU64,
     /// The devices with memory of 48 KiB, by what they tell.
     pub(super) small: AtomicU64,
+    /// Where memory of devices is reserved, if a test has a budget.
+    pub(super) pool: Mutex<Option<Arc<MemoryPool>>>,
     /// How many allocations of memory of a device fail next.
     pub(super) failing: AtomicU64,
     /// How many kernels run before the device of the next one is lost.
@@ -60,8 +65,12 @@ pub(super) struct Emulated {
     /// Number of searches, and of launches.
     pub(super) searches: AtomicU64,
     pub(super) launches: AtomicU64,
-    /// The kernels that ran, by their source.
+    /// The kernels that were compiled, by their source.
     pub(super) kernels: Mutex<HashMap<String, ProgramSpec>>,
+    /// Whether a launch fails that does not wait for a kernel which was not compiled before.
+    pub(super) compiles_behind: AtomicBool,
+    /// Why no kernel compiles.
+    pub(super) compile_error: Mutex<Option<Reason>>,
 }
 
 impl Emulated {
@@ -76,6 +85,7 @@ impl Emulated {
             lost: AtomicU64::new(0),
             full: AtomicU64::new(0),
             small: AtomicU64::new(0),
+            pool: Mutex::default(),
             failing: AtomicU64::new(0),
             kernels_left: AtomicU64::new(u64::MAX),
             search_waits: Mutex::default(),
@@ -83,7 +93,28 @@ impl Emulated {
             searches: AtomicU64::new(0),
             launches: AtomicU64::new(0),
             kernels: Mutex::default(),
+            compiles_behind: AtomicBool::new(false),
+            compile_error: Mutex::default(),
         })
+    }
+
+    /// Compiles the kernels of a launch, and those of later ones that come with it, as a GPU does.
+    fn compile(&self, launch: &Launch) -> Result<(), Reason> {
+        if let Some(reason) = &*self.compile_error.lock() {
+            return Err(reason.clone());
+        }
+        let programs = launch.kernels.iter().map(|it| &it.program);
+        let mut kernels = self.kernels.lock();
+        let before = kernels.len();
+        for spec in programs.chain(&launch.later).map(|it| it.spec()) {
+            let source = spec.source.to_string();
+            kernels.entry(source).or_insert_with(|| spec.clone());
+        }
+        let is_behind = !launch.waits && self.compiles_behind.load(Ordering::Relaxed);
+        match is_behind && kernels.len() > before {
+            true => Err(Reason::new(COMPILING)),
+            false => Ok(()),
+        }
     }
 
     fn allocate(&self, bytes: u64, tier: Tier, device: usize) -> Memory {
@@ -112,7 +143,7 @@ impl Emulated {
         begun.map(drop).map_err(|_| {
             left.store(u64::MAX, Ordering::Relaxed);
             self.lost.fetch_or(1 << device, Ordering::Relaxed);
-            Reason::new(LOST)
+            Reason::lost("emulated")
         })
     }
 
@@ -120,11 +151,7 @@ impl Emulated {
         let began = Instant::now();
         self.launches.fetch_add(1, Ordering::Relaxed);
         let specs: Vec<_> = launch.kernels.iter().map(|it| it.program.spec()).collect();
-        for spec in &specs {
-            let mut kernels = self.kernels.lock();
-            let source = spec.source.to_string();
-            kernels.entry(source).or_insert_with(|| (*spec).clone());
-        }
+        self.compile(launch)?;
         if let Some((zeroed, bytes)) = &launch.zeroed {
             self.write(&vec![0; *bytes as usize], zeroed.address);
         }
@@ -173,7 +200,7 @@ impl Shared {
     /// Returns an error if the device is lost.
     fn check(&self) -> Result<(), Reason> {
         match self.is_lost() {
-            true => Err(Reason::new(LOST)),
+            true => Err(Reason::lost("emulated")),
             false => Ok(()),
         }
     }
@@ -214,7 +241,14 @@ impl Engine for Shared {
         if fails.is_ok() || self.is_in(&self.0.full) {
             return Err(Reason::new("full"));
         }
-        Ok(self.0.allocate(bytes, Tier::Device, self.1))
+        let pool = self.0.pool.lock().clone();
+        let reserved = pool.map(|pool| pool.reserve_or_claim(bytes));
+        let reserved = reserved.transpose().map_err(Reason::of)?;
+        let memory = self.0.allocate(bytes, Tier::Device, self.1);
+        Ok(Memory {
+            held: Arc::new((memory.held, reserved)),
+            ..memory
+        })
     }
 
     fn free_bytes(&self) -> u64 {

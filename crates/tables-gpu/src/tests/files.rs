@@ -12,6 +12,7 @@ use forebay_memory::Account;
 use super::data::Sizes;
 use super::devices::gpus;
 use super::emulated;
+use super::limits;
 use super::sessions::{Fixture, ON, replace, rows};
 use super::slices::slices_of;
 use crate::giving_way::Freeing;
@@ -224,7 +225,7 @@ async fn a_gpu_reads_column_files() {
     let open = || {
         // No memory of the host.
         let (devices, host) = (vec![Arc::clone(&device)], Account::new(1).share());
-        open_all(devices, 256 << 20, host, None, &Freeing::default()).expect("room")
+        open_all(devices, limits(256 << 20), host, None, &Freeing::default()).expect("room")
     };
     let started = |gpu| fixture.started_on(gpu, 1 << 30);
     let first = started(open());

@@ -2,15 +2,19 @@
 
 mod benchmarks;
 mod chunks;
+mod compiling;
 mod data;
 mod declared;
 mod devices;
 mod distinct;
+mod edges;
 mod emulated;
 mod explain;
 mod files;
+mod filters;
 mod floats;
 mod joins;
+mod large;
 mod lists;
 mod ordinals;
 mod programs;
@@ -18,10 +22,12 @@ mod random;
 mod reference;
 mod repeats;
 mod sessions;
+mod shares;
 mod slices;
 mod texts;
 mod times;
 mod unions;
+mod warming;
 mod windows;
 
 use std::panic::resume_unwind;
@@ -44,11 +50,20 @@ use self::devices::gpus;
 use self::emulated::Emulated;
 use self::floats::are_alike;
 use self::random::compare_random;
+use crate::DeviceLimits;
 use crate::columns::Columns;
 use crate::engine::Engine;
 use crate::giving_way::Freeing;
 use crate::gpu::open_all;
 use crate::rule::Fragments;
+
+/// Returns the limits of devices that SQL has for itself, with this many bytes of each.
+fn limits(max_bytes: u64) -> DeviceLimits {
+    DeviceLimits {
+        max_bytes,
+        share_percent: 100,
+    }
+}
 
 /// Queries whose aggregates a kernel computes.
 const QUERIES: &[&str] = &[
@@ -412,19 +427,31 @@ fn compile_all(emulated: &Emulated) {
 
 /// Compiles the longest of some kernels for each architecture, if there is NVRTC.
 fn compile_those(emulated: &Emulated, are_wanted: impl Fn(&ProgramSpec) -> bool) {
+    compile_longest(emulated, are_wanted, [12; 3]);
+}
+
+/// Compiles the longest of some kernels, this many for each architecture, if there is NVRTC. With
+/// `FOREBAY_TEST_FULL=1` all are compiled.
+fn compile_longest(
+    emulated: &Emulated,
+    are_wanted: impl Fn(&ProgramSpec) -> bool,
+    counts: [usize; 3],
+) {
     if let Err(error) = nvrtc_version() {
         let required = std::env::var_os("FOREBAY_REQUIRE_NVRTC").is_some_and(|value| value == "1");
         assert!(!required, "{error}");
         println!("skipped: no NVRTC");
         return;
     }
+    let is_full = std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0");
     let kernels = emulated.kernels.lock();
     let mut specs: Vec<_> = kernels.values().filter(|it| are_wanted(it)).collect();
     // The longest have the most registers.
     specs.sort_by_key(|spec| std::cmp::Reverse(spec.source.len()));
-    for major in [8, 9, 10] {
+    for (major, count) in [8, 9, 10].into_iter().zip(counts) {
         let arch = Arch { major, minor: 0 };
-        for spec in specs.iter().take(12) {
+        let count = if is_full { specs.len() } else { count };
+        for spec in specs.iter().take(count) {
             let cubin = compile(spec, arch).unwrap_or_else(|error| panic!("{error}"));
             for kernel in cubin.entries {
                 assert_eq!(kernel.local_bytes, 0, "{arch}:\n{}", spec.source);
@@ -650,7 +677,7 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
     let device = devices.list().remove(0);
     let open = || {
         let (devices, freeing) = (vec![Arc::clone(&device)], Freeing::default());
-        open_all(devices, 1 << 30, Share::default(), None, &freeing).expect("room")
+        open_all(devices, limits(1 << 30), Share::default(), None, &freeing).expect("room")
     };
     for sizes in [
         Sizes(&[1]),

@@ -1,12 +1,14 @@
 //! Sessions of the SQL engine with an engine of kernels: plans that are kept, and tables that change.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::scalar::ScalarValue;
 use forebay_memory::Account;
@@ -152,6 +154,24 @@ pub(super) async fn rows(session: &mut Session, query: &str) -> Result<Vec<Strin
     lines(outcome).await
 }
 
+/// Returns the lines of the physical plan that an `EXPLAIN` prints, in their order.
+pub(super) async fn plan_lines(session: &mut Session, explain: &str) -> Vec<String> {
+    let parsed = parse(explain).expect("a query").remove(0);
+    let Ok(Outcome::Rows(mut rows)) = session.run(parsed).await else {
+        panic!("no plan: {explain}");
+    };
+    let mut lines = Vec::new();
+    while let Some(batch) = rows.next().await.expect("a plan") {
+        let text = |column: usize, row: usize| {
+            array_value_to_string(batch.column(column), row).expect("a text")
+        };
+        for row in (0..batch.num_rows()).filter(|row| text(0, *row) != "logical_plan") {
+            lines.extend(text(1, row).lines().map(str::to_owned));
+        }
+    }
+    lines
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queries_of_sessions_give_the_rows_of_the_cpu() {
     if !emulated::has_compiler() {
@@ -203,6 +223,10 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
     largest_are_told(&fixture, figures.columns);
     let mut reasons = figures.on_cpu.iter().map(|(reason, _)| reason);
     assert!(reasons.any(|it| it.starts_with("median")), "{figures:?}");
+    let on_cpu: u64 = figures.on_cpu.iter().map(|(_, count)| count).sum();
+    let kinds: HashMap<_, _> = figures.on_cpu_kinds.into_iter().collect();
+    assert_eq!(kinds.values().sum::<u64>(), on_cpu);
+    assert!(kinds["unsupported"] > 0, "{kinds:?}");
     assert!(on_engine * 10 > queries.len() * 9);
 }
 

@@ -10,7 +10,7 @@ use super::data::Sizes;
 use super::devices::{explained, gpus};
 use super::emulated::{self, Emulated, LOST};
 use super::random::compare_random;
-use super::{Fixture, QUERIES, compile_those, floats, joins};
+use super::{Fixture, QUERIES, compile_those, floats, joins, limits};
 use crate::giving_way::Freeing;
 use crate::gpu::open_all;
 
@@ -425,6 +425,8 @@ async fn the_cpu_answers_if_a_device_is_lost_while_slices_run() {
         };
         let is_right = why == LOST && *count >= IN_SLICES.len() as u64;
         assert!(is_right, "{on_cpu:?}");
+        let kinds = columns.counts.on_cpu_kinds();
+        assert!(kinds.contains(&("device_lost", *count)), "{kinds:?}");
     }
 }
 
@@ -449,7 +451,8 @@ async fn the_cpu_answers_if_a_gpu_is_lost_while_slices_run() {
         let Some(devices) = gpus() else { return };
         let device = devices.list().remove(0);
         let freeing = Freeing::default();
-        let engines = open_all(devices.list(), 1 << 30, Share::default(), None, &freeing);
+        let limits = limits(1 << 30);
+        let engines = open_all(devices.list(), limits, Share::default(), None, &freeing);
         let fixture = Fixture::new(engines.expect("room"), SIZES).await;
         let room = &fixture.columns.tables_bytes_max;
         room.store(bytes, Ordering::Relaxed);
@@ -475,7 +478,7 @@ async fn a_gpu_gives_the_rows_of_the_cpu_by_slices() {
     let device = devices.list().remove(0);
     let open = || {
         let (devices, freeing) = (vec![Arc::clone(&device)], Freeing::default());
-        open_all(devices, 1 << 30, Share::default(), None, &freeing).expect("room")
+        open_all(devices, limits(1 << 30), Share::default(), None, &freeing).expect("room")
     };
     for (sizes, bytes, random) in [
         (Sizes(&[600_000, 1, 262_145]), 2 << 20, 0),

@@ -10,7 +10,7 @@ use forebay_memory::Share;
 
 use super::data::Sizes;
 use super::emulated::{self, Emulated};
-use super::{Fixture, gpus};
+use super::{Fixture, gpus, limits};
 use crate::giving_way::Freeing;
 use crate::gpu::open_all;
 use crate::window::is_window;
@@ -185,7 +185,8 @@ async fn a_gpu_computes_the_window_functions_of_the_cpu() {
         Sizes(&[600_000, 1, 262_145]),
     ] {
         let (devices, freeing) = (vec![Arc::clone(&device)], Freeing::default());
-        let engines = open_all(devices, 1 << 30, Share::default(), None, &freeing).expect("room");
+        let limits = limits(1 << 30);
+        let engines = open_all(devices, limits, Share::default(), None, &freeing).expect("room");
         let fixture = Fixture::new(engines, sizes).await;
         compare(&fixture, sizes).await;
     }

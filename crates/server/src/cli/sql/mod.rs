@@ -32,6 +32,7 @@ use tokio::sync::Mutex;
 use self::failure::Failure;
 use self::output::{Format, Output};
 use self::run::{Interrupts, Runner};
+pub use self::statements::split;
 use crate::doors::tables::FOLDER;
 use crate::settings::{Kind, Value};
 use crate::stop::Stop;

@@ -1,6 +1,7 @@
 //! The tables server: serves clients over PostgreSQL's protocol and Flight SQL.
 
 mod users;
+mod warm;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +17,7 @@ use forebay_movement::pick::{Machine, SavedMeasurements};
 use forebay_tables::{GpuRule, Paths, Settings as TableSettings, Source, Tables};
 use forebay_tables_documents::{Clients, Collections};
 use forebay_tables_flight::Door as Flight;
-use forebay_tables_gpu::ColumnFiles;
+use forebay_tables_gpu::{ColumnFiles, DeviceLimits};
 use forebay_tables_postgres::Door as Postgres;
 use forebay_terminal::print_line;
 use tokio::net::{TcpListener, TcpStream};
@@ -26,6 +27,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use self::users::SharedUsers;
+use self::warm::Queries;
 use super::documents;
 use crate::auth::users::{DEFAULT_DATABASE, account, user};
 use crate::listen::{ListenError, bind, pause, stopped};
@@ -50,13 +52,14 @@ struct Opened {
     flight: Option<TcpListener>,
     tls: Option<TlsAcceptor>,
     tables: Arc<Tables>,
+    warm: Option<Queries>,
 }
 
 impl Door {
     /// Listens on the addresses of the settings, and opens the engine.
     ///
     /// # Errors
-    /// If a port is in use, or the definitions of tables cannot be read.
+    /// If a port is in use, or the definitions of tables or the file of queries cannot be read.
     pub async fn open(
         settings: &Settings,
         tls: Option<TlsAcceptor>,
@@ -72,6 +75,8 @@ impl Door {
         if let Some(folder) = settings.tables.as_deref().filter(|folder| !folder.is_dir()) {
             bail!("--tables: there is no folder {}", folder.display());
         }
+        let warm = settings.tables_gpu_warm.as_deref().map(Queries::read);
+        let warm = warm.transpose()?;
         let postgres = listen(settings.postgres_listen, "--postgres-listen").await?;
         let flight = listen(settings.flight_listen, "--flight-listen").await?;
         let tables = block_in_place(|| open(settings, documents)).context("opening the tables")?;
@@ -80,6 +85,7 @@ impl Door {
             flight,
             tls,
             tables,
+            warm,
         })))
     }
 
@@ -113,7 +119,8 @@ impl Door {
         Ok(())
     }
 
-    /// Serves clients until `shutdown` becomes true. Then waits a while for statements in progress.
+    /// Serves clients until `shutdown` becomes true. Then waits a while for statements in progress. Runs the queries
+    /// of `--tables-gpu-warm` meanwhile.
     pub async fn serve(
         self,
         documents: Arc<documents::Door>,
@@ -154,7 +161,14 @@ impl Door {
             let door = Flight::new(tables, Box::new(users()), tls, settings_of_door);
             serve_all(listener, door, &documents, shutdown.clone(), settings).await;
         };
+        let (tables, warm) = (Arc::clone(&opened.tables), opened.warm);
+        let warming = warm.map(|queries| tokio::spawn(queries.run(tables, shutdown.clone())));
         tokio::join!(postgres, flight);
+        if let Some(warming) = warming
+            && let Err(error) = warming.await
+        {
+            tracing::error!(%error, "the task of --tables-gpu-warm panicked");
+        }
     }
 }
 
@@ -329,12 +343,15 @@ fn gpu_rules(settings: &Settings, documents: &Documents, host: &Account) -> Vec<
     let Some(first) = gpus.first() else {
         return Vec::new();
     };
-    let bytes = match settings.tables_gpu_bytes_max {
-        0 => u64::MAX,
-        bytes => bytes,
+    let limits = DeviceLimits {
+        max_bytes: match settings.tables_gpu_bytes_max {
+            0 => u64::MAX,
+            bytes => bytes,
+        },
+        share_percent: settings.tables_gpu_share_percent,
     };
     let files = column_files(settings, first);
-    let rule = forebay_tables_gpu::rule(gpus, bytes, host, files);
+    let rule = forebay_tables_gpu::rule(gpus, limits, host, files);
     rule.into_iter().collect()
 }
 
