@@ -8,17 +8,21 @@ that are new in each round. The case `floats`, alone, is queries over the number
 that is written beside the others. The case `rows`, alone, is queries that return rows, and a `ROLLUP`; `many`, alone, joins that repeat rows, of all pairs, unions, and several `DISTINCT` aggregates; `windows`, alone, window functions and a sort; `texts`, alone, groups by texts of
 many values, in a file of 50 million rows that is written beside the others; `times`, alone, groups by times, in a file of
 100 million rows; `groups`, alone, 100 million groups by random keys, in a file of 200 million rows (2.4 GB). The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
-pinned memory of the host. What measures a target is printed under the name of the target, too (`TARGETS`).
+pinned memory of the host. What measures a target is printed under the name of the target, too (`TARGETS`). The case
+`cancel`, alone, cancels such a scan and a sort in device memory, and measures how long it takes until a short query answers.
 """
 
 import datetime
 import json
+import os
 import pathlib
 import re
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import duckdb
@@ -138,6 +142,15 @@ GROUPS = {"groups": "SELECT k, count(*), sum(v) FROM random_keys GROUP BY k ORDE
 GROUPS_COUNT = 100_000_000
 # If it is not cancelled, its kernel ends because there are too many matches.
 MANY_PAIRS = "SELECT count(*), sum(l_quantity) FROM lineitem JOIN supplier ON l_extendedprice < s_acctbal * 10 WHERE l_quantity > 0"
+# Queries that are cancelled while they run on the GPU, with the settings of the server: the columns of the first have no
+# room in device memory.
+CANCELLED = {
+    "scan of pinned memory": ("""SELECT sum(l_extendedprice * (1 - l_discount) * (1 + l_tax)), sum(l_quantity), max(l_orderkey),
+        max(l_partkey), max(l_suppkey), max(l_linenumber), max(l_shipdate), max(l_commitdate), max(l_receiptdate)
+        FROM lineitem""", ["--tables-gpu-bytes-max", "64MiB", "--tables-gpu-host-bytes-max", "64GiB"]),
+    "sort in device memory": (WINDOWS["windows, last of each supplier"], []),
+}
+SETTINGS = ("gpu = on", "compile = wait", "strict = on")
 SMALL = {"small": "SELECT count(*) FROM small WHERE l_quantity < 24"}
 # These take the CPU long, and run once there.
 LONG = {"by part", "large orders", "groups"}
@@ -372,6 +385,70 @@ def cancelled(client, measured, rounds):
     measured("q6 after pairs that were cancelled", "forebay, GPU", "client_ms", milliseconds)
 
 
+def idle_after_ms(client, query, how, seconds):
+    """Ends a query of another client after some seconds. Returns the milliseconds from then until a short query, whose kernel
+    runs behind those of the other on the GPU, has answered."""
+    other, errors = psycopg.connect(client.info.dsn, autocommit=True), []
+    for setting in SETTINGS:
+        other.execute(f"SET forebay.{setting}")
+    if how == "statement_timeout":
+        other.execute(f"SET statement_timeout = {round(seconds * 1e3)}")
+
+    def run():
+        try:
+            other.execute(query).fetchall()
+        except psycopg.Error as error:
+            errors.append(error)
+    threads = [threading.Thread(target=run)]
+    began = time.perf_counter()
+    threads[0].start()
+    time.sleep(seconds)
+    ended = began + seconds
+    if how == "cancel request":
+        ended = time.perf_counter()
+        threads.append(threading.Thread(target=other.cancel))
+        threads[1].start()
+    if how == "closed socket":
+        ended = time.perf_counter()
+        with socket.socket(fileno=os.dup(other.fileno())) as of_other:
+            of_other.shutdown(socket.SHUT_RDWR)
+    client.execute(SMALL["small"]).fetchall()
+    milliseconds = (time.perf_counter() - ended) * 1e3
+    for thread in threads:
+        thread.join()
+    other.close()
+    if not errors:
+        sys.exit(f"{query}: it ended before the {how}")
+    return milliseconds
+
+
+def cancels(forebay, folder, rounds, device):
+    """Measures how long the GPU works on queries that are cancelled."""
+    for case, (query, settings) in CANCELLED.items():
+        query = query.strip()
+        with tempfile.TemporaryDirectory() as data:
+            server, client = server_of(forebay, folder, data, *settings, "--tables-gpu-disk-bytes-max", "0")
+            for setting in SETTINGS:
+                client.execute(f"SET forebay.{setting}")
+            for text in (query, SMALL["small"]):
+                client.execute(text).fetchall()
+            plan = "\n".join(str(it) for row in client.execute("EXPLAIN ANALYZE " + query) for it in row)
+            print(f"# {case}: {re.findall(r'ran there: .*?kernels? in [0-9.]+ ms', plan)}", file=sys.stderr)
+            count = client.execute("SELECT count(*) FROM lineitem").fetchone()[0]
+
+            def measured(what, metric, values):
+                line(f"cancel, {case}, {what}", "forebay, GPU", metric, values, count, device)
+            times = timed(lambda: client.execute(query).fetchall(), 3)[0]
+            measured("not cancelled", "client_ms", times)
+            measured("idle GPU", "client_ms", timed(lambda: client.execute(SMALL["small"]).fetchall(), rounds)[0])
+            for how in ("cancel request", "statement_timeout", "closed socket"):
+                seconds = max(round(statistics.median(times) / 3), 1) / 1e3
+                measured(how, "idle_after_ms", [idle_after_ms(client, query, how, seconds) for _ in range(rounds)])
+            client.close()
+            server.stdin.close()
+            server.wait(30)
+
+
 def tpch_hot(client, duck, measured, rounds):
     """Measures the 22 queries of TPC-H. Returns whether all answers are the same."""
     are_same = True
@@ -435,6 +512,9 @@ def main(forebay, folder, rounds="15", *cases):
     if not is_ssb:
         duck.execute(f"CREATE TABLE small AS SELECT l_quantity FROM '{folder}/lineitem.parquet' LIMIT 1000000")
         duck.execute(f"COPY small TO '{small}'")
+    if cases == ("cancel",):
+        cancels(forebay, folder, rounds, device)
+        return 0
     with tempfile.TemporaryDirectory() as data:
         server, client = server_of(forebay, folder, data, *settings)
         began = time.perf_counter()
@@ -443,7 +523,7 @@ def main(forebay, folder, rounds="15", *cases):
             duck.execute(f"CREATE TABLE {table} AS SELECT {columns} FROM '{folder}/{table}.parquet'")
         print(f"# DuckDB read its tables in {time.perf_counter() - began:.1f} s", file=sys.stderr)
         count = duck.execute(f"SELECT count(*) FROM {fact}").fetchone()[0]
-        for setting in ("gpu = on", "compile = wait", "strict = on"):
+        for setting in SETTINGS:
             client.execute(f"SET forebay.{setting}")
 
         def measured(case, engine, metric, values):

@@ -102,7 +102,9 @@ impl PooledMemory {
         options: PoolOptions,
         reclaim: Option<Reclaim>,
     ) -> Result<Arc<MemoryPool>, OutOfMemory> {
-        let share = self.budget.open(options.min_bytes, options.share_bytes, options.max_bytes);
+        let share = self
+            .budget
+            .open(options.min_bytes, options.share_bytes, options.max_bytes);
         let share = share.ok_or_else(|| {
             let free_bytes = self.budget.available_bytes(COMMON);
             self.out_of_memory(options.min_bytes, free_bytes)

@@ -25,12 +25,29 @@ enum Manner {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// Minimum, share and maximum.
-    Open { limits: [u64; 3], manner: Manner },
-    Close { tenant: usize },
-    Reserve { tenant: usize, bytes: u64 },
-    Drop { tenant: usize, index: usize },
-    MakeRoom { tenant: usize, bytes: u64 },
-    Claim { tenant: usize, bytes: u64 },
+    Open {
+        limits: [u64; 3],
+        manner: Manner,
+    },
+    Close {
+        tenant: usize,
+    },
+    Reserve {
+        tenant: usize,
+        bytes: u64,
+    },
+    Drop {
+        tenant: usize,
+        index: usize,
+    },
+    MakeRoom {
+        tenant: usize,
+        bytes: u64,
+    },
+    Claim {
+        tenant: usize,
+        bytes: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {

@@ -27,6 +27,11 @@ pub(crate) const COMPILING: &str = "its kernels are being compiled";
 pub(crate) const FAR_APART: &str = "a sum of floats that are far apart";
 /// The reason if joins repeat rows too often.
 pub(crate) const MANY_MATCHES: &str = "joins with too many matches";
+/// The reason of a launch that was cancelled. No query gets it: the one that waited for the launch is gone.
+pub(crate) const CANCELLED: &str = "the query was cancelled";
+/// What the host sets the flag to if a query is cancelled. Kernels set it to lesser numbers, and the greatest stays:
+/// no launch whose kernels may have ended early returns results.
+pub(crate) const FLAG_OF_CANCELLED: u32 = 7;
 /// Bytes behind the flag in which kernels mark sources, as in `hash.cuh`: those whose rows have the same key, and those
 /// whose tables have no room.
 const SAME_KEYS: Range<usize> = 16..80;
@@ -133,7 +138,8 @@ pub(crate) struct KernelLaunch {
     pub(crate) own_slice: Slice,
     /// Memory that is 0 before the kernel runs.
     pub(crate) zeroed: Option<(Memory, u64)>,
-    /// Whether the launch waits for its earlier kernels before this one, so that a cancelled query ends there.
+    /// Whether the launch waits for its earlier kernels before this one, so that kernels of other queries may run
+    /// between, and a cancelled query launches no more.
     pub(crate) may_stop: bool,
     /// Number of groups, and bytes of shared memory of a block for their totals.
     pub(crate) groups: u32,
@@ -319,7 +325,7 @@ impl Image {
     /// Returns what kernels returned, from the bytes of the results, with the times of the kernels and of the compiler.
     ///
     /// # Errors
-    /// If rows of a join were repeated or had no room, or floats were too small for a sum.
+    /// If rows of a join were repeated or had no room, floats were too small for a sum, or the query was cancelled.
     pub(crate) fn ran(
         bytes: Vec<u8>,
         (took, compiled): (Duration, Duration),
@@ -335,6 +341,7 @@ impl Image {
                 same_keys: marked(&bytes[SAME_KEYS]),
                 many_rows: marked(&bytes[MANY_ROWS]),
             })),
+            FLAG_OF_CANCELLED => Err(Reason::new(CANCELLED)),
             _ => Ok(Ran {
                 bytes,
                 took,

@@ -26,9 +26,6 @@ use crate::value::{Kind, Value, bounds_of, condition};
 
 type Result<T> = std::result::Result<T, Reason>;
 
-/// Maximum number of elements of a list that is compared one by one.
-const LIST_MAX: usize = 16;
-
 /// The declarations of one function of a kernel.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Function {
@@ -43,6 +40,8 @@ pub(crate) struct Function {
     pub(crate) known: HashMap<String, String>,
     /// The values of expressions that are declared.
     pub(crate) values: HashMap<Arc<dyn PhysicalExpr>, Value>,
+    /// The expressions that are not 0, or are NULL, where the next values are declared.
+    pub(crate) nonzero: Vec<Arc<dyn PhysicalExpr>>,
 }
 
 /// The code of one function of a kernel.
@@ -240,7 +239,7 @@ impl<'k, 'a> Code<'k, 'a> {
     /// Declares the result of a function: the arithmetic of integers of the tables server, which raises errors where
     /// it would leave the range of its type.
     fn call(&mut self, call: &ScalarFunctionExpr) -> Result<Value> {
-        if let Some(result) = self.float_call(call) {
+        if let Some(result) = self.float_call(call).or_else(|| self.number_call(call)) {
             return result;
         }
         let op = match call.name() {
@@ -379,7 +378,12 @@ impl<'k, 'a> Code<'k, 'a> {
                 let right = self.value(binary.right())?;
                 Ok(self.compared(op, &left, &right))
             }
-            Operator::Plus | Operator::Minus | Operator::Multiply | Operator::Divide => {
+            Operator::IsDistinctFrom | Operator::IsNotDistinctFrom => self.distinct(binary),
+            Operator::Plus
+            | Operator::Minus
+            | Operator::Multiply
+            | Operator::Divide
+            | Operator::Modulo => {
                 let schema = &self.draft.scanned.schema;
                 let data_type = binary.data_type(schema).map_err(Reason::of)?;
                 if is_float(&data_type) {
@@ -387,8 +391,8 @@ impl<'k, 'a> Code<'k, 'a> {
                     let right = self.float_value(binary.right())?;
                     return self.float_arithmetic(op, &left, &right);
                 }
-                if op == Operator::Divide {
-                    return Err(Reason::new("quotients of integers and decimals"));
+                if matches!(op, Operator::Divide | Operator::Modulo) {
+                    return self.division(binary, &data_type);
                 }
                 let left = self.scaled(binary.left(), op, &data_type)?;
                 let right = self.scaled(binary.right(), op, &data_type)?;
@@ -543,7 +547,7 @@ impl<'k, 'a> Code<'k, 'a> {
         })
     }
 
-    fn compared(&mut self, op: Operator, left: &Value, right: &Value) -> Value {
+    pub(crate) fn compared(&mut self, op: Operator, left: &Value, right: &Value) -> Value {
         let kind = left.kind.max(right.kind).max(Kind::Small);
         let mut text_of = |value: &Value| match (kind, value.kind) {
             (Kind::Float, Kind::Float) => self.rank_of(value),
@@ -565,7 +569,7 @@ impl<'k, 'a> Code<'k, 'a> {
     }
 
     /// Declares `AND` or `OR` of two conditions: one that is false or true decides, whatever the other is.
-    fn joined(&mut self, is_and: bool, left: &Value, right: &Value) -> Value {
+    pub(crate) fn joined(&mut self, is_and: bool, left: &Value, right: &Value) -> Value {
         let sign = if is_and { '&' } else { '|' };
         if left.valid.is_none() && right.valid.is_none() {
             let text = format!("{} {sign} {}", left.text, right.text);
@@ -604,36 +608,6 @@ impl<'k, 'a> Code<'k, 'a> {
         Ok(condition(self.declare(Kind::Bool, &text), None))
     }
 
-    fn in_list(&mut self, list: &InListExpr) -> Result<Value> {
-        if list.len() > LIST_MAX || list.is_empty() {
-            let text = format!("a list of {} elements is not compared on GPUs", list.len());
-            return Err(Reason::new(text));
-        }
-        let value = self.value(list.expr())?;
-        let mut any: Option<Value> = None;
-        for element in list.list() {
-            self.check_scales(list.expr(), element)?;
-            let element = self.value(element)?;
-            // The CPU compares the bits.
-            if element.kind == Kind::Float && !element.is_nonzero_float() {
-                return Err(Reason::new("a list with 0 or NaN"));
-            }
-            let equal = self.compared(Operator::Eq, &value, &element);
-            any = Some(match any {
-                Some(any) => self.joined(false, &any, &equal),
-                None => equal,
-            });
-        }
-        let any = any.ok_or_else(|| Reason::new("an empty list"))?;
-        match list.negated() {
-            false => Ok(any),
-            true => {
-                let text = self.declare(Kind::Bool, &format!("!{}", any.text));
-                Ok(condition(text, any.valid))
-            }
-        }
-    }
-
     fn cast(&mut self, cast: &CastExpr) -> Result<Value> {
         let from = self.data_type(cast.expr())?;
         let to = cast.cast_type();
@@ -645,41 +619,7 @@ impl<'k, 'a> Code<'k, 'a> {
             let value = self.value(cast.expr())?;
             return self.cast_from_float(&value, to);
         }
-        let refused = || Reason::new(format!("a cast from {from} to {to}"));
-        let scale = |data_type: &DataType| match data_type {
-            DataType::Decimal128(_, scale) => Some(i32::from(*scale)),
-            data_type if data_type.is_integer() => Some(0),
-            _ => None,
-        };
-        let (Some(own), Some(wanted)) = (scale(&from), scale(to)) else {
-            return Err(refused());
-        };
-        let value = self.value(cast.expr())?;
-        let value = self.rescaled(&value, wanted - own)?;
-        let (low, high) = bounds_of(to).ok_or_else(refused)?;
-        match value.min >= low && value.max <= high {
-            true => Ok(value),
-            false => Err(Reason::new(format!("a cast to {to} may fail"))),
-        }
-    }
-
-    fn case(&mut self, case: &CaseExpr) -> Result<Value> {
-        if case.expr().is_some() {
-            return Err(Reason::new("CASE with a value"));
-        }
-        let mut result = match case.else_expr() {
-            Some(otherwise) => self.value(otherwise)?,
-            None => self.literal(&ScalarValue::Null)?,
-        };
-        for (when, then) in case.when_then_expr().iter().rev() {
-            self.data_type(then)?;
-            let when = self.condition(when)?;
-            let then = self.value(then)?;
-            let is_true = self.all(&[Some(&when.text), when.valid.as_ref()]);
-            let is_true = is_true.unwrap_or(when.text);
-            result = self.chosen(&is_true, &then, &result);
-        }
-        Ok(result)
+        self.cast_of(cast.expr(), to)
     }
 
     /// Declares one of two values.

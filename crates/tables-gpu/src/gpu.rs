@@ -25,7 +25,8 @@ use tokio::sync::oneshot;
 
 use crate::DeviceLimits;
 use crate::engine::{
-    COMPILING, Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch,
+    COMPILING, Engine, FLAG_OF_CANCELLED, FileRead, FilesRead, Image, Launch, Memory, Ran,
+    TextSearch,
 };
 use crate::giving_way::Freeing;
 use crate::gpu_files::{self, Reader};
@@ -316,8 +317,8 @@ impl Engine for Gpu {
     }
 }
 
-/// Sets the flag of kernels if the query that waits for them is cancelled. Kernels of joins that repeat rows may run
-/// for seconds, and end when they find the flag set.
+/// Sets the flag of kernels if the query that waits for them is cancelled. They may run for seconds, and end when
+/// they find the flag set.
 struct EndOnDrop {
     device: Arc<Device>,
     /// The memory of the kernels, and the index of the flag's first byte; `None` once they have replied.
@@ -337,7 +338,7 @@ impl Drop for EndOnDrop {
             // The queue is full, or the device is lost.
             let device = Arc::clone(&self.device);
             let set_later = move || device.submit_when_free(set_flag(memory, flag));
-            // If the system refuses the thread, the kernels run to their limit.
+            // If the system refuses the thread, the kernels run to their end.
             let _ = thread::Builder::new()
                 .name("end kernels".to_owned())
                 .spawn(set_later);
@@ -351,7 +352,8 @@ fn set_flag(memory: Arc<DeviceMemory>, flag: usize) -> Box<dyn Job> {
         let parts = context.parts();
         if let Some(cuda) = parts.cuda {
             let streams = Streams::of(parts.state, cuda)?;
-            cuda.write(&[1], &memory, flag, &streams.copies)?;
+            let cancelled = FLAG_OF_CANCELLED.to_le_bytes();
+            cuda.write(&cancelled, &memory, flag, &streams.copies)?;
         }
         Ok(Step::Done)
     })
@@ -510,8 +512,8 @@ impl FragmentJob {
         self.go_on(cuda, running)
     }
 
-    /// Starts the kernels up to the next slice of tables or step of a sort, so that a query that is cancelled ends
-    /// there.
+    /// Starts the kernels up to the next slice of tables or pass of a sort, so that a query that is cancelled ends
+    /// there, without the memory that is set to 0 for the next slice.
     fn go_on(&mut self, cuda: &mut Cuda, mut running: Running) -> Result<Step, JobError> {
         let first = running.next;
         let mut left = running.kernels.iter().enumerate().skip(first);

@@ -68,7 +68,10 @@ impl Reader {
     ) -> Result<FilesRead, Reason> {
         let began = Instant::now();
         let mut ring = StagingRing::lease(device, self.ring).map_err(Reason::of)?;
-        let mut read = |file| self.read_one(device, &mut ring, file, stop);
+        let mut read = |file| {
+            stop.check().map_err(Reason::of)?;
+            self.read_one(device, &mut ring, file, stop)
+        };
         Ok(FilesRead {
             sums: files.into_iter().map(&mut read).collect(),
             took: began.elapsed(),

@@ -117,7 +117,8 @@ impl OfColumn {
     }
 }
 
-/// Ends the dictionaries of a load when it is dropped, because blocking threads may still add texts to them.
+/// Ends the tasks of a load when it is dropped: those that do not wait would not end before their range does, and
+/// blocking threads may still add texts to the dictionaries.
 struct EndOnDrop(Vec<Arc<OfColumn>>);
 
 impl Drop for EndOnDrop {
@@ -625,6 +626,9 @@ async fn stored(
     let mut until_stored = 0;
     while let Some(batch) = rows.next().await {
         let mut batch = batch.map_err(failed)?;
+        if shared.iter().any(|it| it.texts.has_ended()) {
+            return Err(failed(Unpackable::Ended));
+        }
         while batch.num_rows() > 0 {
             let packed = packers.first().map_or(0, Packer::rows);
             let taken = (CHUNK_ROWS - packed).min(batch.num_rows());

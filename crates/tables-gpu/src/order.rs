@@ -27,7 +27,8 @@ type Result<T> = std::result::Result<T, Reason>;
 const STRIPES_MAX: u64 = 512;
 const DIGIT_BITS: u32 = 8;
 const DIGITS: u64 = 1 << DIGIT_BITS;
-/// Minimum number of rows of a sort that can be cancelled between passes: each takes a millisecond or more.
+/// Minimum number of rows of a sort that lets kernels of other queries run between its passes, each of which takes a
+/// millisecond or more.
 const ROWS_TO_STOP: u64 = 1 << 24;
 /// Maximum number of words of a state: the states of all threads of a block are in its shared memory.
 const STATE_WORDS_MAX: usize = 14;

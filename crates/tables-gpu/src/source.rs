@@ -7,6 +7,7 @@ use forebay_device::cuda::{KernelArguments, Program, ProgramSpec, device_header}
 use parking_lot::Mutex;
 
 use crate::arguments::{Fragment as Arguments, JOIN_WORDS_MAX, OWN_WORDS_MAX};
+use crate::arithmetic::divides;
 use crate::comments::{self, list};
 use crate::domain::Table;
 use crate::draft::Draft;
@@ -129,8 +130,9 @@ impl Kernel {
             0..=4 if place != Some(Place::Private) => 3,
             _ => 2,
         };
-        // Bounds of slices take more.
-        let blocks = if is_sliced { blocks.min(2) } else { blocks };
+        // Bounds of slices take more, and so does division.
+        let takes_more = is_sliced || divides(&self.source);
+        let blocks = if takes_more { blocks.min(2) } else { blocks };
         // Few threads have totals of their own, and their reads alone would leave the memory idle.
         let tiles_ahead = if place == Some(Place::Private) { 4 } else { 0 };
         let totals = place.map_or("Table", Place::class);
@@ -260,7 +262,9 @@ pub(crate) fn headers() -> Vec<(String, String)> {
     vec![
         device_header(),
         ("arguments.cuh".to_owned(), arguments),
+        header("cancelled.cuh", include_str!("kernels/cancelled.cuh")),
         header("numbers.cuh", include_str!("kernels/numbers.cuh")),
+        header("arithmetic.cuh", include_str!("kernels/arithmetic.cuh")),
         header("hash.cuh", include_str!("kernels/hash.cuh")),
         header("merge.cuh", include_str!("kernels/merge.cuh")),
         header("select.cuh", include_str!("kernels/select.cuh")),
@@ -394,7 +398,7 @@ fn conditions(draft: &Draft<'_>) -> String {
 
 fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<String> {
     let uses = &draft.uses;
-    let mut text = String::from("#include \"arguments.cuh\"\n");
+    let mut text = String::from("#include \"arguments.cuh\"\n#include \"arithmetic.cuh\"\n");
     let constants = [
         ("kThreads", THREADS as usize),
         ("kColumns", uses.columns.len()),

@@ -318,6 +318,11 @@ impl Dictionary {
         self.failed.get_or_init(|| Unpackable::Ended);
     }
 
+    /// Returns whether the load has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.failed.get() == Some(&Unpackable::Ended)
+    }
+
     /// Returns the numbers of texts, none of which is NULL. A new text gets the next number.
     ///
     /// # Errors
@@ -561,7 +566,9 @@ mod tests {
     fn no_texts_are_added_when_the_load_has_ended() {
         let dictionary = Dictionary::new(TextsMax::MANY, 4, None);
         let texts: ArrayRef = Arc::new(StringViewArray::from(vec!["one", "other"]));
+        assert!(!dictionary.has_ended());
         dictionary.end();
+        assert!(dictionary.has_ended());
         let numbered = Seen::default().numbers(&texts, &dictionary).err();
         assert_eq!(numbered, Some(Unpackable::Ended));
         assert_eq!(dictionary.count.load(Ordering::Relaxed), 0);

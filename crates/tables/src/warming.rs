@@ -66,9 +66,7 @@ impl Warming {
     async fn all(&mut self, text: &str) -> Result<()> {
         for parsed in self.tables.parse(text).await? {
             match self.session.run(parsed).await? {
-                Outcome::Rows(mut rows) => {
-                    while rows.next().await?.is_some() {}
-                }
+                Outcome::Rows(mut rows) => while rows.next().await?.is_some() {},
                 Outcome::Done(_) => {}
                 Outcome::CopyIn(_) => return Err(SqlError::unsupported("COPY FROM STDIN here")),
             }

@@ -1,5 +1,26 @@
 // The loop of a fragment over tiles of rows. `keeps` and `add` are generated from the plan.
 #pragma once
+#include "cancelled.cuh"
+
+// Whether each tile begins with a look at the flag. Kernels that set it themselves may have much to do that is for
+// nothing: the table of groups is full, or joins have too many matches.
+constexpr bool kLooksAlways = Totals::kMayBeFull || has_repeating();
+
+// Bits of a row, of which a column whose width is not known has as many as a narrow number.
+constexpr u32 bits_of_row() {
+    u32 bits = 1;
+    for (u32 c = 0; c < kColumns; c++) bits += kWidths[c] <= 64 ? kWidths[c] : 32;
+    return bits;
+}
+
+// Returns the number of tiles from one look at the flag to the next: those of a mebibyte, which all blocks read from
+// pinned memory of the host in some ten milliseconds, and fewer if rows are looked up. A power of two.
+constexpr u32 tiles_unchecked() {
+    u32 tiles = 1;
+    while (2 * tiles * (1 + kJoins) <= 64 && 2 * tiles * bits_of_row() <= 4096) tiles *= 2;
+    return tiles;
+}
+constexpr u32 kTilesUnchecked = kLooksAlways ? 1 : tiles_unchecked();
 
 // Matches after which a thread adds its own to those of all.
 constexpr u32 kMatchesCounted = 256;
@@ -156,7 +177,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
     const u64 begin = f.tiles * blockIdx.x / gridDim.x, end = f.tiles * (blockIdx.x + 1ull) / gridDim.x;
     u32 chunk = chunk_of(f, begin);
     u32 matches = 0, turns = 0;
-    for (u64 tile = begin; tile < end; chunk++) {
+    // All threads leave the loops for `finish`, where they wait for each other. A kernel behind one that has ended
+    // early reads no tile.
+    for (u64 tile = !kLooksAlways && must_end(f) ? end : begin; tile < end; chunk++) {
         Columns columns;
         columns.matches = matches;
         columns.turns = turns;
@@ -172,8 +195,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
         each_cursor<0>(columns, [&](auto& cursor, u32 c) { cursor.start(columns.parts[c][of.index], of_chunk); });
         u32 first = of_chunk * (kThreads * kRows) + threadIdx.x / 32 * (32 * kRows) + threadIdx.x % 32;
         for (; tile < last; tile++) {
-            // The work is for nothing if the table of groups is full, or joins have too many matches.
-            if ((Totals::kMayBeFull || has_repeating()) && load_relaxed(f.flag) != 0) return;
+            if (tile % kTilesUnchecked == 0 && must_end(f)) {
+                tile = end;
+                break;
+            }
             if (kTilesAhead > 0 && tile + kTilesAhead < last)
                 each_cursor<0>(columns, [](auto& cursor, u32) { cursor.prefetch(); });
             columns.place = static_cast<u64>(of.file) << 40 | static_cast<u64>(of.index) << 18 | first;

@@ -5,7 +5,7 @@
 // Instead of the slot of a key.
 constexpr u32 kNoSlot = 0xFFFFFFFF;
 // What the flag tells; the greatest number stays. After the first, a launch is repeated with more room. The last two
-// apply to the marked sources.
+// apply to the marked sources. The host sets it to 7 if the query is cancelled.
 constexpr u32 kIsFull = 1, kHasManyMatches = 2, kIsFarApart = 3, kIsFullJoin = 4, kHasSameKey = 5, kHasManyRows = 6;
 // Indexes of the words behind the flag with a bit for each source: whether several of its rows have the same key, and
 // whether its table has no room for its rows.

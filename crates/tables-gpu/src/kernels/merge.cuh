@@ -1,5 +1,6 @@
 // Adds the totals of groups that another device has added, whose memory this one reads, to its own totals of them.
 #pragma once
+#include "cancelled.cuh"
 #include "totals.cuh"
 
 // Groups of a thread in a tile, as in `selection.rs`.
@@ -56,6 +57,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) fragment(const __grid_con
                 const u64 g = first + i * kThreads;
                 merge_group(f, others, g, known_of(f, others, g));
             }
+            // Behind the tile, a look takes no register.
+            if (must_end(f)) return;
             continue;
         }
         // All are read before the first is added, so that many reads of the other device's memory are in flight.
@@ -64,5 +67,6 @@ extern "C" __global__ void __launch_bounds__(kThreads) fragment(const __grid_con
         for (u32 i = 0; i < kGroupsOfThread; i++) known[i] = known_of(f, others, first + i * kThreads);
 #pragma unroll
         for (u32 i = 0; i < kGroupsOfThread; i++) merge_group(f, others, first + i * kThreads, known[i]);
+        if (must_end(f)) return;
     }
 }

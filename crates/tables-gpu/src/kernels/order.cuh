@@ -1,6 +1,11 @@
 // Sorts the rows of a list, and computes window functions over them. The host launches one step after another. A row
 // has the words of a group; some of them are compared, the most significant first.
+//
+// Some steps use row numbers and places that earlier ones have written as indexes: load, scatter, gather, apply and
+// spread. If an earlier step has ended before all of these were there, the flag is set. So these steps look at it
+// before the first index. The others may compute with what is not there, and write where they always do.
 #pragma once
+#include "cancelled.cuh"
 #include "numbers.cuh"
 
 // The steps, as in `order.rs`.
@@ -8,6 +13,8 @@ enum Step : u32 { kLoad, kCount, kPlace, kScatter, kGather, kReduce, kScan, kApp
 
 // Rows of a thread in a tile, as in `selection.rs`.
 constexpr u32 kRowsOfThread = 8, kTileRows = kThreads * kRowsOfThread;
+// Tiles of a stripe from one look at the flag to the next, if there is no reason to look at each.
+constexpr u32 kTilesUnchecked = 8;
 // Each block works on the tiles of a stripe. As in `order.rs`.
 constexpr u32 kStripesMax = 512;
 constexpr u32 kDigitBits = 8, kDigits = 1 << kDigitBits, kWarps = kThreads / kLanes;
@@ -30,7 +37,7 @@ template <class Function> __device__ inline void each_digit(const Function& func
 
 // Calls a function for each row of the list.
 template <class Function> __device__ inline void each_row(const Fragment& f, const Function& function) {
-    for (u64 tile = blockIdx.x; tile < f.tiles; tile += gridDim.x) {
+    for (u64 tile = blockIdx.x; tile < f.tiles && !must_end<1 << 13>(f, tile, gridDim.x); tile += gridDim.x) {
 #pragma unroll
         for (u32 i = 0; i < kRowsOfThread; i++) {
             const u64 row = tile * kTileRows + i * kThreads + threadIdx.x;
@@ -83,10 +90,12 @@ struct Sort {
         each_stripe(f, [&](u32 stripe, u64 tile, u64 end) {
             each_digit([&](u32 digit) { own[digit] = 0; });
             __syncthreads();
-            for (; tile < end; tile++) {
-                for (u32 i = 0; i < kRowsOfThread; i++) {
-                    const u64 row = tile * kTileRows + i * kThreads + threadIdx.x;
-                    if (row < f.groups) atomicAdd(own + digit_of(keys[row]), 1u);
+            while (tile < end && !must_end(f)) {
+                for (const u64 until = min(end, tile + kTilesUnchecked); tile < until; tile++) {
+                    for (u32 i = 0; i < kRowsOfThread; i++) {
+                        const u64 row = tile * kTileRows + i * kThreads + threadIdx.x;
+                        if (row < f.groups) atomicAdd(own + digit_of(keys[row]), 1u);
+                    }
                 }
             }
             __syncthreads();
@@ -164,6 +173,7 @@ struct Sort {
         each_stripe(f, [&](u32 stripe, u64 tile, u64 end) {
             each_digit([&](u32 digit) { starts[digit] = counts[stripe * kDigits + digit]; });
             for (; tile < end; tile++) {
+                const u32 flag = flag_of_block(f);
                 for (u32 warp = 0; warp < kWarps; warp++)
                     each_digit([&](u32 digit) { of_warps[warp * kDigits + digit] = 0; });
                 __syncthreads();
@@ -171,7 +181,7 @@ struct Sort {
                 u64 key[kRowsOfThread];
                 u32 ranks[kRowsOfThread];
                 rank(f, first, of_warp, key, ranks);
-                __syncthreads();
+                if (__syncthreads_or(flag)) return;
                 each_digit([&](u32 digit) {
                     u32 start = starts[digit];
                     for (u32 warp = 0; warp < kWarps; warp++) {
@@ -198,8 +208,9 @@ struct Sort {
 
     // Copies the rows in their order.
     __device__ void gather(const Fragment& f) const {
-        const u64 words = static_cast<u64>(f.groups) * kGroupWords, step = static_cast<u64>(gridDim.x) * kThreads;
-        for (u64 to = static_cast<u64>(blockIdx.x) * kThreads + threadIdx.x; to < words; to += step) {
+        const u64 words = static_cast<u64>(f.groups) * kGroupWords;
+        const u32 step = gridDim.x * kThreads;
+        for (u64 to = blockIdx.x * kThreads + threadIdx.x; to < words && !must_end<1 << 23>(f, to, step); to += step) {
             const u64 row = to / kGroupWords;
             new_keys[to] = f.totals[static_cast<u64>(rows[row]) * kGroupWords + (to - row * kGroupWords)];
         }
@@ -344,6 +355,7 @@ struct Window {
         each_stripe(f, [&](u32 stripe, u64 tile, u64 end) {
             State carry = State::none(), all;
             for (; tile < end; tile++) {
+                if (tile % kTilesUnchecked == 0 && block_must_end(f)) return;
                 scanned(of_tile(f, tile, State::none(), [](u64, const State&) {}), all);
                 all.put_behind(carry);
                 carry = all;
@@ -388,8 +400,10 @@ struct Window {
 
     __device__ void apply(const Fragment& f) const {
         each_stripe(f, [&](u32 stripe, u64 tile, u64 end) {
+            if (block_must_end(f)) return;
             State carry = State::get(states + stripe, kStripesMax), all;
             for (; tile < end; tile++) {
+                if (tile % kTilesUnchecked == 0 && block_must_end(f)) return;
                 State before = scanned(of_tile(f, tile, State::none(), [](u64, const State&) {}), all);
                 before.put_behind(carry);
                 of_tile(f, tile, before, [&](u64 row, const State& state) { write(f, row, state); });

@@ -1,6 +1,7 @@
 // Selects groups by their totals, which other kernels have added. `is_selected` and `rank_of_group` are generated from
 // the plan above the aggregate.
 #pragma once
+#include "cancelled.cuh"
 
 // Groups of a thread in a tile, and intervals of ranks that are counted, as in `selection.rs`.
 constexpr u32 kGroupsOfThread = 8, kIntervals = 4096;
@@ -42,7 +43,7 @@ __device__ inline void count_groups(const Fragment& f) {
     u32* counts = reinterpret_cast<u32*>(memory);
     for (u32 i = threadIdx.x; i < kIntervals; i += kThreads) counts[i] = 0;
     __syncthreads();
-    for (u64 tile = blockIdx.x; tile < f.tiles; tile += gridDim.x) {
+    for (u64 tile = blockIdx.x; tile < f.tiles && !must_end<1 << 13>(f, tile, gridDim.x); tile += gridDim.x) {
         each_group(f, tile, [&](u32, u32, const u64* group) {
             if (!is_wanted(f, group)) return;
             const u64 interval = (rank_of_group(group) - f.constants[0]) >> f.constants[4];
@@ -99,8 +100,13 @@ __device__ inline void write_groups(const Fragment& f) {
         });
         const u32 behind = kept != 0 ? atomicAdd(shared, static_cast<u32>(__popc(kept))) : 0;
         __syncthreads();
-        if (threadIdx.x == 0) shared[1] = atomicAdd(written, shared[0]);
+        if (threadIdx.x == 0) {
+            const bool ends = must_end(f);
+            shared[1] = atomicAdd(written, shared[0]);
+            shared[2] = ends;
+        }
         __syncthreads();
+        if (shared[2] != 0) return;
         u64 to = shared[1] + static_cast<u64>(behind);
         each_group(f, tile, [&](u32 i, u32 number, const u64* group) {
             if ((kept >> i & 1) == 0 || to >= count) return;

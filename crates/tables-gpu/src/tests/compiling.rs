@@ -10,6 +10,7 @@ use forebay_tables::Session;
 use super::data::Sizes;
 use super::devices::gpus;
 use super::emulated;
+use super::limits;
 use super::sessions::{Fixture, ON, rows};
 use crate::engine::{KernelLaunch, Launch};
 use crate::giving_way::Freeing;
@@ -167,7 +168,13 @@ async fn other_constants_compile_nothing() {
 async fn a_kernel_that_does_not_compile_leaves_a_gpu_to_others() {
     let Some(devices) = gpus() else { return };
     let freeing = Freeing::default();
-    let engines = open_all(devices.list(), 1 << 28, Share::default(), None, &freeing);
+    let engines = open_all(
+        devices.list(),
+        limits(1 << 28),
+        Share::default(),
+        None,
+        &freeing,
+    );
     let engine = engines.expect("room").remove(0);
     let launch = |body: &str| {
         let head = "#include \"arguments.cuh\"\nextern \"C\" __global__ void fragment";

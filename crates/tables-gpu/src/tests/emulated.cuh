@@ -31,6 +31,15 @@ extern u64 shown[1024];
 // They wait for all threads of the block, and for those of the warp.
 void __syncthreads();
 void __syncwarp();
+// Returns whether any thread of the block has another number than 0.
+inline int __syncthreads_or(int number) {
+    shown[threadIdx.x] = number != 0;
+    __syncthreads();
+    int any = 0;
+    for (u32 t = 0; t < blockDim.x; t++) any |= shown[t] != 0;
+    __syncthreads();
+    return any;
+}
 // What a kernel is to `emulated_main.cuh`, which is compiled once for all kernels.
 struct Arguments {
     void* address;
@@ -109,7 +118,13 @@ inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dsub_rn(double a, double b) { return a - b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline double __ddiv_rn(double a, double b) { return a / b; }
-inline u32 load_relaxed(const u32* word) { return *word; }
+// The looks at the flag of the kernel after which the query is cancelled.
+extern u64 looks_left;
+bool is_flag(const u32* word);
+inline u32 load_relaxed(const u32* word) {
+    if (is_flag(word) && looks_left-- == 0) *const_cast<u32*>(word) = 7;
+    return *word;
+}
 inline u32 atomicOr(u32* to, u32 bits) {
     u32 before = *to;
     *to |= bits;

@@ -58,6 +58,10 @@ pub(super) struct Emulated {
     pub(super) failing: AtomicU64,
     /// How many kernels run before the device of the next one is lost.
     pub(super) kernels_left: AtomicU64,
+    /// Whether memory that is allocated has bytes with which an index would lead out of it.
+    pub(super) poisons: AtomicBool,
+    /// The query is cancelled in the kernel that runs after this many, after as many looks at the flag.
+    pub(super) cancels: Mutex<Option<(u64, u64)>>,
     /// What the next search waits for.
     pub(super) search_waits: Mutex<Option<oneshot::Receiver<()>>>,
     /// Whether the next read of column files panics.
@@ -88,6 +92,8 @@ impl Emulated {
             pool: Mutex::default(),
             failing: AtomicU64::new(0),
             kernels_left: AtomicU64::new(u64::MAX),
+            poisons: AtomicBool::new(false),
+            cancels: Mutex::default(),
             search_waits: Mutex::default(),
             panics: AtomicBool::new(false),
             searches: AtomicU64::new(0),
@@ -122,6 +128,9 @@ impl Emulated {
         let begin = end.next_multiple_of(16);
         *end = begin + bytes;
         self.memory.as_file().set_len(*end).expect("room");
+        if self.poisons.load(Ordering::Relaxed) {
+            self.write(&vec![0xA5; bytes as usize], MEMORY + begin);
+        }
         Memory {
             address: MEMORY + begin,
             device,
@@ -145,6 +154,19 @@ impl Emulated {
             self.lost.fetch_or(1 << device, Ordering::Relaxed);
             Reason::lost("emulated")
         })
+    }
+
+    /// Returns the number of looks at the flag of the next kernel after which the query is cancelled.
+    fn looks(&self) -> u64 {
+        let mut cancels = self.cancels.lock();
+        let Some((kernels, looks)) = *cancels else {
+            return u64::MAX;
+        };
+        *cancels = kernels.checked_sub(1).map(|kernels| (kernels, looks));
+        match kernels {
+            0 => looks,
+            _ => u64::MAX,
+        }
     }
 
     fn ran(&self, launch: &Launch, device: usize) -> Result<Ran, Reason> {
@@ -171,7 +193,8 @@ impl Emulated {
             let of_kernel = image.arguments_at(index, IMAGE + HEAD as u64);
             of_kernel.append(&mut arguments);
             bytes.write_all_at(&arguments, 0).expect("room");
-            Program::of(spec).run((self.memory.path(), MEMORY), (file.path(), IMAGE));
+            let (memory, mapped) = ((self.memory.path(), MEMORY), (file.path(), IMAGE));
+            Program::of(spec).run(memory, mapped, self.looks());
         }
         let mut results = vec![0; image.len - image.flag];
         let begin = (HEAD + image.flag) as u64;

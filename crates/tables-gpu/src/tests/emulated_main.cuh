@@ -9,6 +9,7 @@
 // The shared memory that a launch asks for. Blocks run one after another.
 alignas(16) u64 memory[1 << 20];
 u64 shown[1024];
+u64 looks_left;
 
 ucontext_t scheduler;
 std::vector<ucontext_t> fibres;
@@ -74,12 +75,13 @@ void* mapped(const char* path, const char* address) {
     return map;
 }
 
-// The files and their addresses, then the number of blocks and that of threads.
+// The files and their addresses, then the looks at the flag before it is set, and the numbers of blocks and threads.
 int main(int count, char** texts) {
     const void* last = nullptr;
-    for (int i = 1; i + 3 < count; i += 2) last = mapped(texts[i], texts[i + 1]);
+    for (int i = 1; i + 4 < count; i += 2) last = mapped(texts[i], texts[i + 1]);
     const Arguments arguments = arguments_of_kernel();
     memcpy(arguments.address, last, arguments.bytes);
+    looks_left = strtoull(texts[count - 3], nullptr, 10);
     gridDim.x = static_cast<u32>(atoi(texts[count - 2]));
     blockDim.x = static_cast<u32>(atoi(texts[count - 1]));
     for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) run_block();

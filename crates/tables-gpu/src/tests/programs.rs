@@ -180,9 +180,10 @@ impl Program {
         PROGRAMS.program(spec)
     }
 
-    /// Runs the kernel over files. The second begins with its arguments.
-    pub(super) fn run(&self, memory: Mapped, image: Mapped) {
-        let ran = execute(&self.file, memory, image);
+    /// Runs the kernel over files. The second begins with its arguments. After this many looks at the flag, the query
+    /// is cancelled.
+    pub(super) fn run(&self, memory: Mapped, image: Mapped, looks: u64) {
+        let ran = execute(&self.file, memory, image, looks);
         if ran.status.success() {
             return;
         }
@@ -192,18 +193,19 @@ impl Program {
             self.file.with_extension("explained"),
         );
         compile(&PROGRAMS.folder, EXPLAINS, &PROGRAM, &source, &explains);
-        let again = execute(&explains, memory, image);
+        let again = execute(&explains, memory, image, looks);
         let errors = String::from_utf8_lossy(&again.stderr);
         let source = fs::read_to_string(&source).unwrap_or_default();
         panic!("{}, then {}: {errors}\n{source}", ran.status, again.status);
     }
 }
 
-fn execute(program: &Path, memory: Mapped, image: Mapped) -> Output {
+fn execute(program: &Path, memory: Mapped, image: Mapped, looks: u64) -> Output {
     let mut command = Command::new(program);
     for (file, address) in [memory, image] {
         command.arg(file).arg(format!("{address:x}"));
     }
-    command.args([BLOCKS.to_string(), THREADS.to_string()]);
+    let numbers = [looks, BLOCKS, u64::from(THREADS)];
+    command.args(numbers.map(|it| it.to_string()));
     command.output().expect("the kernel runs")
 }

@@ -18,8 +18,7 @@ use tempfile::TempDir;
 use super::data::{Sizes, write};
 use super::emulated::{self, Emulated};
 use super::floats::{self, are_alike};
-
-use super::{QUERIES, joins, lists, times};
+use super::{QUERIES, arithmetic, joins, lists, times};
 use crate::columns::Columns;
 use crate::disk::Disk;
 use crate::engine::Engine;
@@ -185,6 +184,7 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
     let queries: Vec<_> = QUERIES
         .iter()
         .chain(floats::QUERIES)
+        .chain(arithmetic::QUERIES)
         .chain(times::OF_SESSIONS)
         .chain(joins::QUERIES)
         .chain(lists::QUERIES)

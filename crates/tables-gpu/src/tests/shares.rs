@@ -139,7 +139,10 @@ async fn columns_above_their_share_are_given_back() {
     let tenants = Tenants::open(&fixture, 2 * bytes, 25);
     assert_eq!(answers(&fixture, ON).await, wanted);
     let before = tenants.columns.used_bytes();
-    assert!(before > tenants.device.part_of_memory(25), "the rest is free");
+    assert!(
+        before > tenants.device.part_of_memory(25),
+        "the rest is free"
+    );
     tenants.take_share(75);
     assert!(tenants.columns.used_bytes() < before);
     assert_eq!(answers(&fixture, ON).await, wanted);
