@@ -52,12 +52,14 @@ pub(crate) fn of_join(join: &Join) -> String {
         JoinKind::Anti => "anti",
         JoinKind::Mark => "mark",
     };
-    let repeats = if join.repeats { ", rows repeated" } else { "" };
+    let repeats = match (join.repeats, join.kind.has_columns()) {
+        (true, true) => ", rows repeated",
+        (true, false) => ", by search",
+        (false, _) => "",
+    };
     let pairs = join.keys.iter().zip(&join.keys_of_rows);
     let equal = pairs.map(|(own, other)| format!("{} = {}", sql(own), sql(other)));
-    let differ = join.differ.iter();
-    let differ = differ.map(|(own, other)| format!("{} <> {}", sql(own), sql(other)));
-    let conditions = equal.chain(differ).chain(join.condition.iter().map(sql));
+    let conditions = equal.chain(join.condition.iter().map(sql));
     let conditions: Vec<_> = conditions.collect();
     format!("{kind} join{repeats}: {}", conditions.join(" AND "))
 }

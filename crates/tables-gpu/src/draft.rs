@@ -18,6 +18,26 @@ use crate::uses::Uses;
 
 type Result<T> = std::result::Result<T, Reason>;
 
+/// Returns a function that tells whether all conditions hold.
+fn returning(mut function: Function, mut conditions: Vec<String>) -> Function {
+    if conditions.is_empty() {
+        conditions.push("true".to_owned());
+    }
+    let conditions = conditions.join(" & ");
+    function.lines.push(format!("return {conditions};"));
+    function
+}
+
+/// Returns a function that tells whether a row belongs to the slice of a join's table that is there, from the one
+/// that declares its element. Only these rows are searched, as the others have no match there.
+fn of_slice(element: &Function, is_here: String) -> Function {
+    let mut function = element.clone();
+    for comment in &mut function.comments {
+        comment.insert_str(0, "rows of the slice: ");
+    }
+    returning(function, vec![is_here])
+}
+
 /// A kernel over rows, and those over the rows of its joins, while their source is written.
 pub(crate) struct Draft<'a> {
     pub(crate) rows: &'a Rows,
@@ -93,7 +113,7 @@ impl<'a> Draft<'a> {
     /// Returns how many rows there may be at most after the joins, if these have at most [`MATCHES_BOUND`] matches.
     pub(crate) fn rows_max(&self) -> u64 {
         let joins = self.joins.iter().zip(&self.rows.joins);
-        let repeating = joins.filter(|(_, join)| join.repeats);
+        let repeating = joins.filter(|(_, join)| join.repeats_rows());
         let matches = repeating.map(|(draft, _)| draft.rows_max().max(1));
         match matches.reduce(u64::saturating_mul) {
             Some(matches) => {
@@ -109,8 +129,9 @@ impl<'a> Draft<'a> {
         let joins = &self.rows.joins;
         let cost = |join: &usize| {
             let of = &joins[*join];
-            // Those that repeat rows make more of them.
-            (of.repeats, !of.is_selective(), of.rows.bytes(), *join)
+            // Those that repeat rows make more of them, and a search takes longer than a look.
+            let is_late = (of.repeats_rows(), of.searches());
+            (is_late, !of.is_selective(), of.rows.bytes(), *join)
         };
         let mut left: Vec<usize> = (0..joins.len()).collect();
         let mut order = Vec::new();
@@ -118,7 +139,7 @@ impl<'a> Draft<'a> {
             // The keys of a join are of joins before it in the plan, so that one is always ready.
             let ready = left.iter().copied().filter(|join| {
                 let needed = self.joins_of(joins[*join].own());
-                // The condition of an outer join is of its own columns, too.
+                // The condition of a join is of its own columns, too.
                 needed.iter().all(|it| it == join || order.contains(it))
             });
             let Some(next) = ready.min_by_key(cost) else {
@@ -149,9 +170,21 @@ impl<'a> Draft<'a> {
                 .collect();
             let mut code = Code::new(self);
             let mut kept = Vec::new();
-            if let Some(join) = known.last() {
-                code.comment(|rows| of_join(&rows.joins[*join]));
-                kept.push(code.look_up(*join)?);
+            if let Some(join) = known.last().copied() {
+                code.comment(|rows| of_join(&rows.joins[join]));
+                let index = code.element(join)?;
+                let searches = code.draft.rows.joins[join].searches();
+                if searches {
+                    steps.push(of_slice(&code.function, index.is_here(join)));
+                }
+                kept.push(code.look_up(join, &index)?);
+                code.function.join = Some(join);
+                if searches {
+                    // What follows is known after the search.
+                    steps.push(returning(code.function, std::mem::take(&mut kept)));
+                    code = Code::new(self);
+                }
+                kept.extend(code.not_in(join)?);
             }
             for filter in &ready {
                 code.comment(|_| format!("filter: {}", sql(filter)));
@@ -159,12 +192,10 @@ impl<'a> Draft<'a> {
                 kept.extend(value.valid);
                 kept.push(value.text);
             }
-            if kept.is_empty() {
-                kept.push("true".to_owned());
+            let is_first = known.is_empty();
+            if is_first || !kept.is_empty() {
+                steps.push(returning(code.function, kept));
             }
-            let mut function = code.function;
-            function.lines.push(format!("return {};", kept.join(" & ")));
-            steps.push(function);
         }
         Ok(steps)
     }

@@ -27,11 +27,13 @@ use crate::value::{Kind, Value, bounds_of, condition};
 type Result<T> = std::result::Result<T, Reason>;
 
 /// The declarations of one function of a kernel.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Function {
     pub(crate) lines: Vec<String>,
     /// The comments above it.
     pub(crate) comments: Vec<String>,
+    /// The join that it looks up.
+    pub(crate) join: Option<usize>,
     /// The columns of the kernel that they read.
     pub(crate) columns: BTreeSet<usize>,
     /// Variables by their declared values.

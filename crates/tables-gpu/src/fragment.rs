@@ -341,8 +341,8 @@ impl Fragment {
             let join = next.rows.join_of(*source)?;
             // A mark above a join whose rows were not all stored may be wrong: the next run tells.
             let mut others = repeated.same_keys.iter();
-            if others.all(|other| join.rows.join_of(*other).is_none()) {
-                join.repeats = join.is_unique().then_some(true)?;
+            if others.all(|other| join.rows.join_of(*other).is_none()) && !join.repeat() {
+                return None;
             }
         }
         for source in &repeated.many_rows {
@@ -397,7 +397,7 @@ fn columns<'a>(exprs: impl Iterator<Item = &'a Arc<dyn PhysicalExpr>>) -> BTreeS
 impl Rows {
     /// Returns whether a join repeats them.
     pub(crate) fn are_repeated(&self) -> bool {
-        self.joins.iter().any(|join| join.repeats)
+        self.joins.iter().any(Join::repeats_rows)
     }
 
     /// Returns the join whose other rows are those of a source. It may be a join of such other rows.

@@ -13,8 +13,10 @@ use datafusion::physical_plan::joins::{
 };
 
 use crate::constants::is_constant;
+use crate::floats::is_float;
 use crate::fragment::{Exprs, Fragment, Origin, Rows, of_plan, over_rows, rows};
 use crate::limit::Limit;
+use crate::packed::is_number;
 use crate::reason::Reason;
 use crate::reduced::{is_unique, reduced};
 use crate::rule::check;
@@ -39,6 +41,13 @@ pub(crate) enum JoinKind {
     Mark,
 }
 
+impl JoinKind {
+    /// Returns whether rows get the columns of their match.
+    pub(crate) fn has_columns(self) -> bool {
+        matches!(self, JoinKind::Inner | JoinKind::Outer)
+    }
+}
+
 /// A join with other rows.
 #[derive(Debug, Clone)]
 pub(crate) struct Join {
@@ -49,24 +58,43 @@ pub(crate) struct Join {
     pub(crate) rows: Rows,
     /// The keys of the other rows, over their columns.
     pub(crate) keys_of_rows: Exprs,
-    /// Of semi and anti joins: two numbers that differ for a match, the first over the rows that are joined, the second
-    /// over the other rows.
+    /// Of semi, anti and mark joins: two numbers that differ for a match, the first over the rows that are joined,
+    /// the second over the other rows. The condition is the same.
     pub(crate) differ: Option<Pair>,
-    /// Of outer joins: what else holds for a match, over the rows that are joined with the columns of the other rows.
+    /// What else holds for a match, over the rows that are joined with the columns of the other rows. Those of inner
+    /// joins are filters.
     pub(crate) condition: Option<Arc<dyn PhysicalExpr>>,
     /// Whether it is `NOT IN`, for which a NULL is a key that may be equal to any.
     pub(crate) is_null_aware: bool,
     /// Index of the first column of the other rows among those of the rows that are joined.
     pub(crate) first: usize,
-    /// Of inner and outer joins: whether several other rows may have the same keys. Kernels check that those of other
-    /// inner and outer joins have not.
+    /// Whether the table has all other rows of the same keys. Kernels check that those of other inner and outer joins
+    /// have one row for a key.
     pub(crate) repeats: bool,
 }
 
 impl Join {
     /// Returns whether there may be only one other row for the same keys.
     pub(crate) fn is_unique(&self) -> bool {
-        matches!(self.kind, JoinKind::Inner | JoinKind::Outer) && !self.repeats
+        self.kind.has_columns() && !self.repeats
+    }
+
+    /// Returns whether a row may be kept several times.
+    pub(crate) fn repeats_rows(&self) -> bool {
+        self.kind.has_columns() && self.repeats
+    }
+
+    /// Returns whether kernels search the other rows of the same keys for one that meets the condition.
+    pub(crate) fn searches(&self) -> bool {
+        !self.kind.has_columns() && self.repeats
+    }
+
+    /// Lets the table have all other rows of the same keys. Returns whether it has not had them.
+    pub(crate) fn repeat(&mut self) -> bool {
+        let may_repeat = self.is_unique() || self.differ.is_some();
+        self.repeats |= may_repeat;
+        self.differ = None;
+        may_repeat
     }
 
     /// Returns the expressions over the rows that are joined.
@@ -113,7 +141,8 @@ fn kind_of(join: &HashJoinExec, is_left_larger: bool) -> Result<(JoinKind, bool)
     Ok((kind, is_left))
 }
 
-/// Returns what differs for a match of a semi, anti or mark join: what the rows that are kept have, and the others.
+/// Returns two numbers that differ for a match of a semi, anti or mark join, if that is its condition: of the rows
+/// that are kept, and of the others. Returns `None` if the condition is another one.
 fn differ(
     join: &HashJoinExec,
     is_left: bool,
@@ -122,38 +151,36 @@ fn differ(
     let Some(filter) = join.filter() else {
         return Ok(None);
     };
-    let refused = || {
-        let text = format!(
-            "a condition of a join of type {} other than <>",
-            join.join_type()
-        );
-        Reason::new(text)
-    };
     let differs = filter.expression().downcast_ref::<BinaryExpr>();
-    let differs = differs.filter(|it| *it.op() == Operator::NotEq);
-    let differs = differs.ok_or_else(refused)?;
+    let Some(differs) = differs.filter(|it| *it.op() == Operator::NotEq) else {
+        return Ok(None);
+    };
     let is_of_kept = |side: JoinSide| (side == JoinSide::Left) == is_left;
     let columns = filter.column_indices().iter().map(|it| {
         let rows = if is_of_kept(it.side) { kept } else { other };
         Arc::clone(&rows.columns[it.index])
     });
     let columns: Exprs = columns.collect();
-    // Whether a side of the condition is of the rows that are kept, and what it is.
-    let of_side = |expr: &Arc<dyn PhysicalExpr>| {
+    // Whether a side of the condition is of the rows that are kept; `None` if it is of both, or of none.
+    let is_kept = |expr: &Arc<dyn PhysicalExpr>| {
         let own = collect_columns(expr);
         let mut of_kept = own
             .iter()
             .map(|column| is_of_kept(filter.column_indices()[column.index()].side));
-        let is_kept = of_kept.next().ok_or_else(refused)?;
-        match of_kept.all(|it| it == is_kept) {
-            true => Ok((is_kept, over_rows(expr, &columns)?)),
-            false => Err(refused()),
-        }
+        let is_kept = of_kept.next()?;
+        of_kept.all(|it| it == is_kept).then_some(is_kept)
     };
-    match (of_side(differs.left())?, of_side(differs.right())?) {
-        ((true, own), (false, other)) | ((false, other), (true, own)) => Ok(Some((own, other))),
-        _ => Err(refused()),
-    }
+    let (left, right) = (differs.left(), differs.right());
+    let (own, others) = match (is_kept(left), is_kept(right)) {
+        (Some(true), Some(false)) => (left, right),
+        (Some(false), Some(true)) => (right, left),
+        _ => return Ok(None),
+    };
+    let (own, others) = (over_rows(own, &columns)?, over_rows(others, &columns)?);
+    let data_type = own.data_type(&kept.schema).map_err(Reason::of)?;
+    let of_others = others.data_type(&other.schema).map_err(Reason::of)?;
+    let are_alike = data_type == of_others && is_number(&data_type) && !is_float(&data_type);
+    Ok(are_alike.then_some((own, others)))
 }
 
 /// Prepares a join for other rows that a plan returns: leaves out groups that no row that is kept can have. Returns
@@ -172,7 +199,6 @@ fn with_plan(
     let columns = keys_of_rows.iter().flat_map(collect_columns);
     let are_of_plan = columns.map(|it| it.index()).all(|it| it < width);
     let is_unique = are_of_plan && is_unique(plan, keys_of_rows);
-    let has_other = matches!(kind, JoinKind::Inner | JoinKind::Outer);
     // `NOT IN` also depends on groups that no row has.
     if are_of_plan
         && !join.null_aware
@@ -185,7 +211,7 @@ fn with_plan(
         JoinKind::Semi if is_unique && join.filter().is_some() => JoinKind::Inner,
         kind => kind,
     };
-    (kind, has_other && !is_unique)
+    (kind, kind.has_columns() && !is_unique)
 }
 
 /// Returns the rows of a side of a join. If kernels cannot compute it, it runs first, as a plan.
@@ -244,7 +270,7 @@ fn sides(join: &HashJoinExec) -> Result<(JoinKind, bool, Rows, Rows)> {
     Ok((kind, is_left, kept, other))
 }
 
-/// Returns an inner, left or right join without an equality as a join of all pairs, by a key that all rows have. Its
+/// Returns a join without an equality, but no full one, as a join of all pairs, by a key that all rows have. Its
 /// condition, if it has one, is the further condition. Returns `None` if the plan is another operator.
 pub(crate) fn of_all_pairs(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<HashJoinExec>> {
     let (sides, join_type, filter, projection) =
@@ -253,7 +279,7 @@ pub(crate) fn of_all_pairs(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<HashJ
         } else {
             let join = plan.downcast_ref::<NestedLoopJoinExec>()?;
             let join_type = *join.join_type();
-            if !has_both_sides(join_type) || join.fetch().is_some() {
+            if join_type == JoinType::Full || join.fetch().is_some() {
                 return None;
             }
             let projection = join.projection().as_ref().map(|it| it.to_vec());
@@ -276,18 +302,10 @@ pub(crate) fn of_all_pairs(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<HashJ
     Some(join.map_err(Reason::of))
 }
 
-/// Returns whether joins of a type return columns of both sides, and kernels compute them.
-fn has_both_sides(join_type: JoinType) -> bool {
-    matches!(
-        join_type,
-        JoinType::Inner | JoinType::Left | JoinType::Right
-    )
-}
-
 /// Returns whether a join is one that [`of_all_pairs`] returns.
 fn is_of_all_pairs(join: &HashJoinExec) -> bool {
     let mut keys = join.on().iter().flat_map(|(left, right)| [left, right]);
-    has_both_sides(*join.join_type()) && keys.all(is_constant)
+    keys.all(is_constant)
 }
 
 /// Returns the rows of a join. Those of the side that is kept, or whose files are larger, are looked up among the
@@ -307,18 +325,20 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         keys.push(over_rows(key, &kept.columns)?);
         keys_of_rows.push(over_rows(key_of_rows, &other.columns)?);
     }
-    let has_other = matches!(kind, JoinKind::Inner | JoinKind::Outer);
-    let is_mark = kind == JoinKind::Mark;
+    let (has_columns, is_mark) = (kind.has_columns(), kind == JoinKind::Mark);
     let keys_of_both = (&keys, &keys_of_rows);
     let (kind, mut repeats) = with_plan(join, kind, (&kept, &mut other), keys_of_both);
-    repeats |= is_of_all_pairs(join) && matches!(other.origin, Origin::Files(_));
-    let differ = match kind {
-        JoinKind::Semi | JoinKind::Anti | JoinKind::Mark => differ(join, is_left, (&kept, &other))?,
-        JoinKind::Inner | JoinKind::Outer => None,
+    let differ = match kind.has_columns() {
+        true => None,
+        false => differ(join, is_left, (&kept, &other))?,
+    };
+    repeats |= match kind.has_columns() {
+        true => is_of_all_pairs(join) && matches!(other.origin, Origin::Files(_)),
+        false => join.filter().is_some() && differ.is_none(),
     };
     if is_mark {
-        // The key of a match is not NULL.
-        other.columns = keys_of_rows[..1].to_vec();
+        // Not NULL in a match.
+        other.columns.push(Arc::new(Literal::new(true.into())));
     }
     let are_nullable = matches!(kind, JoinKind::Outer | JoinKind::Mark);
     let first = kept.widen(&other, are_nullable)?;
@@ -342,7 +362,7 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         [of_other, of_kept]
     };
     filter(join, kind, &sides, &mut kept)?;
-    kept.columns = match (has_other, is_mark) {
+    kept.columns = match (has_columns, is_mark) {
         (true, _) => sides.concat(),
         (_, true) => with_mark(&sides, is_left),
         _ => sides[usize::from(!is_left)].clone(),
@@ -355,7 +375,8 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
     Ok(kept)
 }
 
-/// Lets rows, or the matches of an outer join, meet the condition of a join, over the columns of both sides.
+/// Lets rows, or the matches of other joins than inner ones, meet the condition of a join, over the columns of both
+/// sides.
 fn filter(join: &HashJoinExec, kind: JoinKind, sides: &[Exprs; 2], kept: &mut Rows) -> Result<()> {
     let Some(filter) = join.filter() else {
         return Ok(());
@@ -369,11 +390,10 @@ fn filter(join: &HashJoinExec, kind: JoinKind, sides: &[Exprs; 2], kept: &mut Ro
             kept.columns = columns.collect();
             kept.keep(filter.expression())?;
         }
-        (JoinKind::Outer, Some(join)) => {
+        (_, Some(join)) => {
             join.condition = Some(over_rows(filter.expression(), &columns.collect())?);
         }
-        // What differs is theirs.
-        _ => (),
+        (_, None) => (),
     }
     Ok(())
 }
@@ -381,8 +401,10 @@ fn filter(join: &HashJoinExec, kind: JoinKind, sides: &[Exprs; 2], kept: &mut Ro
 /// Returns the columns of a mark join: those of the side that is kept, and whether there is a match.
 fn with_mark(sides: &[Exprs; 2], is_left: bool) -> Exprs {
     let (kept, other) = (&sides[usize::from(!is_left)], &sides[usize::from(is_left)]);
-    let mark: Arc<dyn PhysicalExpr> = Arc::new(IsNotNullExpr::new(Arc::clone(&other[0])));
-    kept.iter().cloned().chain([mark]).collect()
+    // The last column is not NULL in a match.
+    let mark = other.last().cloned().map(IsNotNullExpr::new);
+    let mark = mark.map(|it| Arc::new(it) as _);
+    kept.iter().cloned().chain(mark).collect()
 }
 
 /// Returns the columns of the other rows of a join, over the rows that are joined.

@@ -15,7 +15,7 @@ use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::scalar::ScalarValue;
 
-use crate::constants::is_constant;
+use crate::constants::{self, is_constant};
 use crate::draft::Draft;
 use crate::engine::MANY_MATCHES;
 use crate::expression::Code;
@@ -178,6 +178,20 @@ pub(crate) struct Index {
     pub(crate) conditions: Vec<String>,
 }
 
+impl Index {
+    /// Returns the arguments of functions of `joins.cuh`: the element, and whether a row that is wanted has one.
+    fn arguments(&self) -> String {
+        let mut conditions = vec!["is_wanted"];
+        conditions.extend(self.conditions.iter().map(String::as_str));
+        format!("{}, {}", self.text, conditions.join(" & "))
+    }
+
+    /// Returns whether a row belongs to the slice of the table of a join that is there, in generated code.
+    pub(crate) fn is_here(&self, join: usize) -> String {
+        format!("is_here<{join}>(f, {})", self.arguments())
+    }
+}
+
 /// Where the rows of a join are stored.
 #[derive(Debug)]
 pub(crate) struct Stored {
@@ -196,6 +210,8 @@ pub(crate) struct Stored {
     /// Whether the elements are those of a hash table.
     pub(crate) is_hashed: bool,
     pub(crate) index: Index,
+    /// Of `NOT IN`, if keys may be NULL: what tells whether that of a row is not.
+    pub(crate) has_key: Option<String>,
 }
 
 impl Code<'_, '_> {
@@ -265,7 +281,35 @@ impl Code<'_, '_> {
         {
             return self.value(own);
         }
-        let out = self.stored(join, |code| code.out_value(&of_row))?;
+        // The words of a match are not kept by a search.
+        let value = match of.kind == JoinKind::Mark && is_constant(&of_row) {
+            true => self.scalar(&constants::value(&of_row).map_err(Reason::of)?)?,
+            false => self.out_of_join(join, &of_row)?,
+        };
+        let Some(matched) = self.matched(join) else {
+            return Ok(value);
+        };
+        let unmatched = self.unmatched(expr)?;
+        let unmatched = ScalarValue::try_from_array(&unmatched, 0).map_err(Reason::of)?;
+        let unmatched = self.scalar(&unmatched)?;
+        Ok(self.chosen(&matched, &value, &unmatched))
+    }
+
+    /// Declares the value of a constant.
+    fn scalar(&mut self, scalar: &ScalarValue) -> Result<Value> {
+        match scalar {
+            ScalarValue::Boolean(Some(truth)) => Ok(condition(truth.to_string(), None)),
+            ScalarValue::Boolean(None) => {
+                let null = condition("false".to_owned(), Some("false".to_owned()));
+                Ok(null)
+            }
+            number => self.literal(number),
+        }
+    }
+
+    /// Declares the value that the table of a join has of an expression over its rows.
+    fn out_of_join(&mut self, join: usize, of_row: &Arc<dyn PhysicalExpr>) -> Result<Value> {
+        let out = self.stored(join, |code| code.out_value(of_row))?;
         let valid = out
             .valid
             .map(|out| format!("out<{join}, {out}>(joined) != 0"));
@@ -274,38 +318,27 @@ impl Code<'_, '_> {
             Some(number) => format!("out<{join}, {number}>(joined)"),
             None => "0ull".to_owned(),
         };
-        let value = if out.kind == Kind::Bool {
-            condition(self.declare(Kind::Bool, &format!("{number} != 0")), valid)
-        } else {
-            let low = 2 * self.draft.uses.constant(out.min)?;
-            let text = match out.kind {
-                Kind::Small => format!(
-                    "static_cast<i32>(static_cast<u32>(f.constants[{low}]) + static_cast<u32>({number}))"
-                ),
-                Kind::Float => {
-                    format!("float_of(static_cast<i64>(f.constants[{low}] + {number}))")
-                }
-                _ => format!("static_cast<i64>(f.constants[{low}] + {number})"),
-            };
-            Value {
-                text: self.declare(out.kind, &text),
-                kind: out.kind,
-                valid,
-                min: out.min,
-                max: out.max,
+        if out.kind == Kind::Bool {
+            let truth = self.declare(Kind::Bool, &format!("{number} != 0"));
+            return Ok(condition(truth, valid));
+        }
+        let low = 2 * self.draft.uses.constant(out.min)?;
+        let text = match out.kind {
+            Kind::Small => format!(
+                "static_cast<i32>(static_cast<u32>(f.constants[{low}]) + static_cast<u32>({number}))"
+            ),
+            Kind::Float => {
+                format!("float_of(static_cast<i64>(f.constants[{low}] + {number}))")
             }
+            _ => format!("static_cast<i64>(f.constants[{low}] + {number})"),
         };
-        let Some(matched) = self.matched(join) else {
-            return Ok(value);
-        };
-        let unmatched = self.unmatched(expr)?;
-        let unmatched = ScalarValue::try_from_array(&unmatched, 0).map_err(Reason::of)?;
-        let unmatched = match unmatched {
-            ScalarValue::Boolean(Some(truth)) => condition(truth.to_string(), None),
-            ScalarValue::Boolean(None) => condition("false".to_owned(), Some("false".to_owned())),
-            number => self.literal(&number)?,
-        };
-        Ok(self.chosen(&matched, &value, &unmatched))
+        Ok(Value {
+            text: self.declare(out.kind, &text),
+            kind: out.kind,
+            valid,
+            min: out.min,
+            max: out.max,
+        })
     }
 
     /// Puts the value of an expression into the table of these rows.
@@ -360,16 +393,15 @@ impl Code<'_, '_> {
         })
     }
 
-    /// Declares whether a row is kept by a join. Afterwards the values of the join can be read.
+    /// Declares the element of a row in the table of a join.
     ///
     /// # Errors
     /// Why kernels cannot look it up.
-    pub(crate) fn look_up(&mut self, join: usize) -> Result<String> {
+    pub(crate) fn element(&mut self, join: usize) -> Result<Index> {
         let of = &self.draft.rows.joins[join];
-        let (keys, keys_of_rows, kind) = (&of.keys, &of.keys_of_rows, of.kind);
         self.check_pairs(join)?;
         let (mut values, mut values_of_rows) = (Vec::new(), Vec::new());
-        for (key, of_row) in keys.iter().zip(keys_of_rows) {
+        for (key, of_row) in of.keys.iter().zip(&of.keys_of_rows) {
             let other = of_row.data_type(&of.rows.schema).map_err(Reason::of)?;
             let own = self.type_of(key)?;
             if own != other {
@@ -393,29 +425,37 @@ impl Code<'_, '_> {
         }
         let dense = self.stored(join, |code| code.store_key(&values_of_rows))?;
         self.tell_slices(join);
-        let index = self.index(&values, &dense)?;
-        let mut conditions = vec!["is_wanted".to_owned()];
-        conditions.extend(index.conditions);
-        let conditions = conditions.join(" & ");
-        let text = format!("look_up<{join}>(f, joined, {}, {conditions})", index.text);
+        self.index(&values, &dense)
+    }
+
+    /// Declares whether a row is kept by a join, in whose table it has this element. Afterwards the values of the
+    /// join can be read.
+    ///
+    /// # Errors
+    /// Why kernels cannot look it up.
+    pub(crate) fn look_up(&mut self, join: usize, index: &Index) -> Result<String> {
+        let of = &self.draft.rows.joins[join];
+        let kind = of.kind;
+        let text = format!("look_up<{join}>(f, joined, {})", index.arguments());
         let found = self.declare(Kind::Bool, &text);
-        let is_here = format!("is_here<{join}>(f, {}, {conditions})", index.text);
-        let found = match &of.differ {
-            Some((own, other)) => self.differs(join, found, (own, other))?,
-            None => found,
+        let is_here = index.is_here(join);
+        let found = match (&of.differ, &of.condition) {
+            (Some((own, other)), _) => {
+                let differs = self.differs(join, found, (own, other));
+                // A search finds numbers that are far apart, too.
+                differs.map_err(|reason| reason.of_same_keys(of.rows.source))?
+            }
+            (None, Some(condition)) => self.holds(found, condition)?,
+            (None, None) => found,
         };
-        if let Some(condition) = &of.condition {
+        let is_marked = kind == JoinKind::Mark && of.differ.is_some();
+        if is_marked || kind == JoinKind::Outer && of.condition.is_some() {
             // If rows are repeated, the loop in `fragment.cuh` keeps one without a match once.
-            let value = self.condition(condition)?;
-            let holds = self.all(&[Some(&value.text), value.valid.as_ref()]);
-            self.unmatch(join, &holds.unwrap_or(value.text));
-        } else if kind == JoinKind::Mark && of.differ.is_some() {
             self.unmatch(join, &found);
         }
-        if of.is_null_aware {
-            self.check_null_aware(join, keys, keys_of_rows)?;
-        }
         Ok(match kind {
+            // The loop in `fragment.cuh` tells which rows are kept.
+            _ if of.searches() => found,
             JoinKind::Inner | JoinKind::Semi => found,
             JoinKind::Anti => format!("{is_here} & !{found}"),
             JoinKind::Outer | JoinKind::Mark => is_here,
@@ -427,7 +467,7 @@ impl Code<'_, '_> {
         let (rows, of) = (self.draft.rows, &self.draft.rows.joins[join]);
         let others = &of.rows;
         let is_of_all_pairs = of.keys.iter().chain(&of.keys_of_rows).all(is_constant);
-        if !matches!(of.kind, JoinKind::Inner | JoinKind::Outer)
+        if !of.kind.has_columns()
             || !is_of_all_pairs
             || !others.filters.is_empty()
             || !others.joins.is_empty()
@@ -491,22 +531,6 @@ impl Code<'_, '_> {
         self.function.values.clear();
         let known = &mut self.function.known;
         known.insert(format!("bool {is_matched}"), format!("has_match{join}"));
-    }
-
-    /// Checks that no key is NULL, so that `NOT IN` is `NOT EXISTS`.
-    fn check_null_aware(
-        &mut self,
-        join: usize,
-        keys: &[Arc<dyn PhysicalExpr>],
-        keys_of_rows: &[Arc<dyn PhysicalExpr>],
-    ) -> Result<()> {
-        for (own, other) in keys.iter().zip(keys_of_rows) {
-            let other = self.stored(join, |code| code.value(other))?;
-            if self.value(own)?.valid.is_some() || other.valid.is_some() {
-                return Err(Reason::new("NOT IN of a query with NULL"));
-            }
-        }
-        Ok(())
     }
 
     /// Declares whether a row that has other rows with its key has one with another number.
@@ -613,6 +637,7 @@ impl Code<'_, '_> {
             skew,
             is_hashed,
             index,
+            has_key: None,
         });
         Ok(dense)
     }

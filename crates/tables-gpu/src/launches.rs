@@ -108,12 +108,14 @@ fn rows_of(build: &Build, slices: u64) -> u64 {
 }
 
 /// Returns the elements of each word of a slice of the table of a join, and their bits. Of rows that are repeated, the
-/// last word is that of the table, and the others are those of the rows; before the elements is the number of rows.
+/// last word is that of the table, and the others are those of the rows; before the elements is the number of rows. A
+/// word may tell of all rows.
 fn words_of(build: &Build, slices: u64) -> Vec<(u64, u32)> {
     let elements = elements_of(build, slices);
     let last = build.words.len() - 1;
     let words = build.words.iter().enumerate();
     let words = words.map(|(word, bits)| match build.repeats {
+        _ if Some(word) == build.word_of_all => (1, *bits),
         true if word == last => (elements + 1, *bits),
         true => (rows_of(build, slices), *bits),
         false => (elements, *bits),

@@ -35,6 +35,7 @@ mod distinct;
 mod domain;
 mod draft;
 mod engine;
+mod exists;
 mod explain;
 mod expression;
 mod figures;

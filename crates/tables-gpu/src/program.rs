@@ -242,6 +242,7 @@ impl Compiled {
             is_unique: false,
             is_hashed: false,
             repeats: false,
+            tells_of_all: false,
         };
         Ok(Compiled {
             kernel: Kernel::new(draft, steps, &ending)?,

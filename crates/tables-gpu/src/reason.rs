@@ -242,6 +242,17 @@ impl Reason {
         }
     }
 
+    /// Returns the same reason, which does not hold for a join whose table has all rows of this source.
+    pub(crate) fn of_same_keys(self, source: usize) -> Reason {
+        Reason {
+            repeated: Some(Repeated {
+                same_keys: vec![source],
+                many_rows: Vec::new(),
+            }),
+            ..self
+        }
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }

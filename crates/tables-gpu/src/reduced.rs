@@ -154,7 +154,7 @@ fn leaves_out(join: &Join, key: &Arc<dyn PhysicalExpr>) -> bool {
         .is_ok_and(|it| is_text(&it));
     let mut joins = join.rows.joins.iter();
     let may_fail = has_texts || joins.any(|it| it.is_unique() || it.repeats);
-    leaves_out && is_of_key && join.differ.is_none() && !join.rows.has_plan() && !may_fail
+    leaves_out && is_of_key && join.condition.is_none() && !join.rows.has_plan() && !may_fail
 }
 
 /// Returns whether a join is the semi join by a key with the rows of another join. Compares the bytes of the files

@@ -15,7 +15,7 @@ use crate::engine::SOURCES_MAX;
 use crate::expression::Function;
 use crate::floats::is_float;
 use crate::groups::Place;
-use crate::join::Join;
+use crate::join::{Join, JoinKind};
 use crate::joined::{MATCHES_MAX, Stored, TURNS_MAX, Word, layout, words_of};
 use crate::program::{THREADS, Total, group_words};
 use crate::reason::Reason;
@@ -23,6 +23,8 @@ use crate::uses::{CURSORS_MAX, KEPT_TABLES_MAX};
 
 type Result<T> = std::result::Result<T, Reason>;
 
+/// Bits of the word behind those of a row of `NOT IN`, which tells of all rows.
+const WORD_OF_ALL: Word = 32;
 /// Bits of the words behind those of a row that a join repeats: the place of the next row with its key, and of an
 /// element that of its first row.
 const WORDS_OF_REPEATED: [Word; 2] = [32, 32];
@@ -66,6 +68,8 @@ pub(crate) struct Build {
     pub(crate) words: Vec<Word>,
     /// Whether the join repeats rows: then `words` are those of the rows, with two more, as `joins.cuh` tells.
     pub(crate) repeats: bool,
+    /// Index of the word that tells of all rows, if there is one.
+    pub(crate) word_of_all: Option<usize>,
 }
 
 /// What a kernel does with the rows that it keeps.
@@ -83,6 +87,8 @@ pub(crate) struct Ending {
     pub(crate) is_hashed: bool,
     /// Whether the join repeats rows.
     pub(crate) repeats: bool,
+    /// Whether a word tells of all rows.
+    pub(crate) tells_of_all: bool,
 }
 
 impl Kernel {
@@ -172,12 +178,9 @@ impl Build {
         let (places, mut words) = layout(&draft, join);
         let stored = draft.stored.take();
         let stored = stored.ok_or_else(|| Reason::new("a join that is not looked up"))?;
-        let more = if join.repeats {
-            WORDS_OF_REPEATED.len()
-        } else {
-            0
-        };
-        if words.len() + more > OWN_WORDS_MAX {
+        let of_row = words.len();
+        words.extend(words_behind(join, Some(&stored)));
+        if words.len() > OWN_WORDS_MAX {
             return Err(Reason::new(MANY_COLUMNS));
         }
         // Places are of 32 bits.
@@ -200,9 +203,10 @@ impl Build {
         let mut conditions = vec!["is_wanted".to_owned()];
         conditions.extend(stored.index.conditions.iter().cloned());
         let conditions = conditions.join(" & ");
-        let own = words_of(&draft.outs, &places, words.len()).join(", ");
-        if join.repeats {
-            words.extend(WORDS_OF_REPEATED);
+        let own = words_of(&draft.outs, &places, of_row).join(", ");
+        if let Some(has_key) = &stored.has_key {
+            let told = format!("totals.tell_of_all(f, is_wanted, {has_key});");
+            add.lines.push(told);
         }
         add.lines.push(format!("const Words words = {{{own}}};"));
         add.lines.push(format!(
@@ -222,9 +226,11 @@ impl Build {
             is_unique: join.is_unique(),
             is_hashed: stored.is_hashed,
             repeats: join.repeats,
+            tells_of_all: stored.has_key.is_some(),
         };
         Ok(Build {
             kernel: Kernel::new(draft, steps, &ending)?,
+            word_of_all: ending.tells_of_all.then_some(of_row),
             stored,
             has_common_word: common_word.is_some(),
             words,
@@ -285,14 +291,24 @@ pub(crate) fn array(declared: &str, elements: impl IntoIterator<Item = impl ToSt
     format!("constexpr {declared}[] = {{{elements}}};\n")
 }
 
+/// Returns the bits of the words behind those of a row in the table of a join.
+fn words_behind(join: &Join, stored: Option<&Stored>) -> Vec<Word> {
+    let mut words = Vec::new();
+    if stored.is_some_and(|it| it.has_key.is_some()) {
+        words.push(WORD_OF_ALL);
+    }
+    if join.repeats {
+        words.extend(WORDS_OF_REPEATED);
+    }
+    words
+}
+
 /// Returns the constants that tell where the values of joins are.
-fn of_joins(draft: &Draft<'_>) -> Result<String> {
+fn of_joins(draft: &Draft<'_>, steps: &[Function]) -> Result<String> {
     let joins = draft.joins.iter().zip(&draft.rows.joins);
     let layouts = joins.map(|(draft, join)| {
         let (places, mut words) = layout(draft, join);
-        if join.repeats {
-            words.extend(WORDS_OF_REPEATED);
-        }
+        words.extend(words_behind(join, draft.stored.as_ref()));
         (places, words)
     });
     let layouts: Vec<_> = layouts.collect();
@@ -339,15 +355,8 @@ fn of_joins(draft: &Draft<'_>) -> Result<String> {
         "bool kRepeats",
         draft.rows.joins.iter().map(|it| it.repeats),
     );
-    // The first step looks up no join.
-    let of_steps = draft.order().into_iter().map(|join| join as u32);
-    text += &array(
-        "u32 kStepJoin",
-        [u32::MAX]
-            .into_iter()
-            .chain(of_steps)
-            .map(|it| format!("{it}u")),
-    );
+    let of_steps = steps.iter().map(|it| it.join.unwrap_or(u32::MAX as usize));
+    text += &array("u32 kStepJoin", of_steps.map(|it| format!("{it}u")));
     text += "struct Out {\n    u32 word, shift, bits;\n};\n";
     let places = places.collect::<Vec<_>>().join(", ");
     let places = if places.is_empty() { "{}" } else { &places };
@@ -355,13 +364,36 @@ fn of_joins(draft: &Draft<'_>) -> Result<String> {
     Ok(text)
 }
 
-/// Returns the constants that tell which outer joins that repeat rows have a condition.
+/// Returns the constants that tell which joins have a condition that several rows of a key may meet, and of which
+/// joins a word tells of all rows.
 fn conditions(draft: &Draft<'_>) -> String {
-    let joins = draft.rows.joins.iter().enumerate();
-    let with_condition = joins.filter(|(_, join)| join.repeats && join.condition.is_some());
-    let constants = with_condition
-        .map(|(join, _)| format!("template <> constexpr bool kHasCondition<{join}> = true;\n"));
-    constants.collect()
+    let mut text = String::new();
+    for (index, (join, other)) in draft.rows.joins.iter().zip(&draft.joins).enumerate() {
+        let search = match join.kind {
+            JoinKind::Semi => "kSemi",
+            JoinKind::Anti => "kAnti",
+            _ => "kMark",
+        };
+        if join.searches() {
+            let _ = writeln!(
+                text,
+                "template <> constexpr Search kSearch<{index}> = Search::{search};"
+            );
+        } else if join.repeats && join.condition.is_some() {
+            let _ = writeln!(
+                text,
+                "template <> constexpr bool kHasCondition<{index}> = true;"
+            );
+        }
+        let stored = other.stored.as_ref();
+        if stored.is_some_and(|it| it.has_key.is_some()) {
+            let _ = writeln!(
+                text,
+                "template <> constexpr bool kTellsOfAll<{index}> = true;"
+            );
+        }
+    }
+    text
 }
 
 fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<String> {
@@ -385,6 +417,8 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
         ("kIsUnique", ending.is_unique.into()),
         ("kIsOwnHashed", ending.is_hashed.into()),
         ("kOwnRepeats", ending.repeats.into()),
+        ("kOwnTellsOfAll", ending.tells_of_all.into()),
+        ("kAreRepeated", draft.rows.are_repeated().into()),
         ("kSource", draft.rows.source),
     ];
     for (name, value) in constants {
@@ -405,7 +439,7 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
     text += &array("bool kIsWide", totals.iter().map(|it| it.is_wide));
     text += &array("u32 kSlotWord", totals.iter().map(|it| it.word));
     text += &array("u32 kOwnBits", &ending.words);
-    text += &of_joins(draft)?;
+    text += &of_joins(draft, steps)?;
     for name in ["columns", "times", "totals", "joins"] {
         let _ = writeln!(text, "#include \"{name}.cuh\"");
     }

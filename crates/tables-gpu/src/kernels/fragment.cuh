@@ -79,6 +79,41 @@ __device__ inline u32 matched_or_last(const Joined (&joined)[kRows], u32 more, u
     return now | ~(more | matched);
 }
 
+// Returns which rows of this thread have a match that meets the condition of a semi, anti or mark join, of those that
+// the steps before kept. Stops at the first match of each row. If the kernel ends, leaves out the rows of `before` with
+// matches that were not tested.
+template <u32 kStep>
+__device__ inline u32 with_match(const Fragment& f, Columns& columns, Joined (&joined)[kRows], u32& before) {
+    constexpr u32 kJoin = kStepJoin[kStep];
+#pragma unroll
+    for (u32 i = 0; i < kRows; i++) joined[i].word[kPlaceWord<kJoin>] = 0;
+    u32 matched = 0;
+    for (u32 wanted = before; wanted != 0;) {
+        matched |= kept_by<kStep>(f, columns, joined, wanted);
+        u32 more = 0;
+#pragma unroll
+        for (u32 i = 0; i < kRows; i++) more |= static_cast<u32>(joined[i].word[kNextWord<kJoin>] != 0) << i;
+        more &= wanted & ~matched;
+        const bool goes_on = may_go_on(f, columns, __popc(wanted));
+        if (!goes_on) before &= ~more;
+        wanted = goes_on ? more : 0;
+    }
+    return matched;
+}
+
+// Returns which rows of this thread a semi, anti or mark join keeps, of those that the steps before kept. If tables
+// are made in slices, the step before has kept the rows of this one, which has all other rows with their keys.
+template <u32 kStep>
+__device__ inline u32 kept_by_search(const Fragment& f, Columns& columns, Joined (&joined)[kRows], u32 before) {
+    constexpr u32 kJoin = kStepJoin[kStep];
+    const u32 matched = with_match<kStep>(f, columns, joined, before);
+    if constexpr (kSearch<kJoin> == Search::kSemi) return matched;
+    if constexpr (kSearch<kJoin> == Search::kAnti) return before & ~matched;
+#pragma unroll
+    for (u32 i = 0; i < kRows; i++) set_matched<kJoin>(joined[i], matched >> i & 1);
+    return before;
+}
+
 // Adds the rows of this thread that a step and those behind it keep, of those that the steps before kept. All rows are
 // tested before the first is added, so that the reads of several rows are in flight at once. To branch around rows that
 // no lane of the warp keeps took longer on an H200, also for query 6 of TPC-H.
@@ -91,6 +126,9 @@ __device__ inline void add_kept(
         add_rows(f, columns, joined, before, totals);
     } else if constexpr (!is_repeating(kStep)) {
         const u32 kept = kept_by<kStep>(f, columns, joined, before);
+        add_kept<kStep + 1>(f, columns, joined, kept, totals);
+    } else if constexpr (kSearch<kStepJoin[kStep]> != Search::kNone) {
+        const u32 kept = kept_by_search<kStep>(f, columns, joined, before);
         add_kept<kStep + 1>(f, columns, joined, kept, totals);
     } else {
         constexpr u32 kJoin = kStepJoin[kStep];

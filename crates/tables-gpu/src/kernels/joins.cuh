@@ -3,11 +3,12 @@
 // A table has the words of one row for each element. If a join repeats rows, their words are in the order in which
 // they were stored instead, and two words of 32 bits come behind them: for each row the place, from 1 on, of the next
 // with its key; and in front of the elements the number of rows, for each element the place of its first row. 0 is
-// none.
+// none. A search for rows that meet a condition has such a table, too. Behind the words of a row of `NOT IN` may come
+// one word of 32 bits for all rows, before these two. Each slice of a table has that word of all rows.
 #pragma once
 #include "hash.cuh"
 
-// Returns whether a step looks up a join that repeats rows.
+// Returns whether a step goes through several rows of a join.
 constexpr bool is_repeating(u32 step) { return kStepJoin[step] < kJoins && kRepeats[kStepJoin[step]]; }
 
 constexpr bool has_repeating() {
@@ -18,6 +19,15 @@ constexpr bool has_repeating() {
 
 // Whether an outer join that repeats rows has a condition. Kernels with such a join specialize it.
 template <u32 kJoin> constexpr bool kHasCondition = false;
+
+// The kind of a join that searches a row that meets its condition. Kernels with such a join specialize it.
+enum class Search { kNone, kSemi, kAnti, kMark };
+template <u32 kJoin> constexpr Search kSearch = Search::kNone;
+
+// Whether a word tells of all rows of a join. Kernels with such a join specialize it.
+template <u32 kJoin> constexpr bool kTellsOfAll = false;
+// What that word tells: whether there are rows, and whether the key of one is NULL.
+constexpr u32 kHasRows = 1, kHasNull = 2;
 
 // The elements of a row in the tables of its joins.
 struct Joined {
@@ -39,12 +49,18 @@ template <u32 kJoin> __device__ inline bool is_matched(const Joined& joined) {
 
 template <u32 kJoin> __device__ inline void unmatch(Joined& joined) { joined.word[kFirstWord[kJoin]] &= ~1u; }
 
+template <u32 kJoin> __device__ inline void set_matched(Joined& joined, u32 is_matched) {
+    u32& word = joined.word[kFirstWord[kJoin]];
+    word = (word & ~1u) | is_matched;
+}
+
 // The two words behind those of a row that a join repeats: where the next row is, and the place of the row that was
 // read.
 template <u32 kJoin> constexpr u32 kPlaceWord = kFirstWord[kJoin + 1] - 1;
 template <u32 kJoin> constexpr u32 kNextWord = kPlaceWord<kJoin> - 1;
-// The end of the words of a row.
-template <u32 kJoin> constexpr u32 kEndWord = kRepeats[kJoin] ? kNextWord<kJoin> : kFirstWord[kJoin + 1];
+// The end of the words of a row, behind which may be the word that tells of all.
+template <u32 kJoin>
+constexpr u32 kEndWord = (kRepeats[kJoin] ? kNextWord<kJoin> : kFirstWord[kJoin + 1]) - kTellsOfAll<kJoin>;
 
 // Reads the words of a join from `kWord` on.
 template <u32 kJoin, u32 kWord>
@@ -104,6 +120,13 @@ template <u32 kJoin> __device__ inline bool look_up(const Fragment& f, Joined& j
     return is_found;
 }
 
+// Returns whether `NOT IN` keeps a row without a match: with a key if the key of no other row is NULL, without a key
+// if there are no other rows.
+template <u32 kJoin> __device__ inline bool is_not_in(const Fragment& f, bool has_key) {
+    const u32 told = *reinterpret_cast<const u32*>(f.words[kEndWord<kJoin>]);
+    return (told & (has_key ? kHasNull : kHasRows)) == 0;
+}
+
 // Returns a number of the row of a join; 0 if there is none.
 template <u32 kJoin, u32 kNumber> __device__ inline u64 out(const Joined& joined) {
     constexpr Out kAt = kOuts[kJoin][kNumber];
@@ -115,6 +138,8 @@ template <u32 kJoin, u32 kNumber> __device__ inline u64 out(const Joined& joined
 
 // The words of an element that a kernel stores.
 using Words = u32[kOwnWords > 0 ? kOwnWords : 1];
+// The end of the words of a row that it stores.
+constexpr u32 kOwnEnd = kOwnWords - (kOwnRepeats ? 2 : 0) - kOwnTellsOfAll;
 
 // A common word is 0 for a key without rows, this if its rows have different numbers, and otherwise their number above
 // the smallest plus one.
@@ -129,7 +154,7 @@ struct Table {
     __device__ void finish(const Fragment&) {}
 
     template <u32 kWord> __device__ void write(const Fragment& f, u64 index, const Words& words) {
-        if constexpr (kWord < (kOwnRepeats ? kOwnWords - 2 : kOwnWords)) {
+        if constexpr (kWord < kOwnEnd) {
             constexpr u32 kBits = kOwnBits[kWord];
             if constexpr (kWord == kCommonWord) {
                 u32* word = reinterpret_cast<u32*>(f.own_words[kWord]) + index;
@@ -161,6 +186,15 @@ struct Table {
         atomicMax(f.flag, flag);
     }
 
+    // Tells of a row, and whether it has a key.
+    __device__ void tell_of_all(const Fragment& f, bool is_wanted, bool has_key) {
+        if (!is_wanted) return;
+        u32* told = reinterpret_cast<u32*>(f.own_words[kOwnEnd]);
+        const u32 bits = has_key ? kHasRows : kHasRows | kHasNull;
+        // Many rows tell the same.
+        if ((load_relaxed(told) & bits) != bits) atomicOr(told, bits);
+    }
+
     // Stores a row. An element of one bit is that of `seen`.
     __device__ void store(const Fragment& f, u64 index, bool is_wanted, const Words& words) {
         if (!is_wanted) return;
@@ -171,7 +205,7 @@ struct Table {
         if constexpr (kIsOwnHashed) {
             index = put_key(f.own_keys, f.own_key_bits, index);
             if (index == kNoSlot) {
-                if (has_repeating()) mark_source(f, kHasManyRows, kManyRows);
+                if (kAreRepeated) mark_source(f, kHasManyRows, kManyRows);
                 else atomicMax(f.flag, kIsFullJoin);
                 return;
             }
@@ -179,7 +213,7 @@ struct Table {
         if constexpr (kOwnRepeats) {
             u32* places = reinterpret_cast<u32*>(f.own_words[kOwnWords - 1]);
             const u32 place = atomicAdd(places, 1u);
-            if ((kIsSliced || has_repeating()) && place >= f.own_rows) {
+            if ((kIsSliced || kAreRepeated) && place >= f.own_rows) {
                 mark_source(f, kHasManyRows, kManyRows);
                 return;
             }

@@ -29,6 +29,7 @@ constexpr bool kIsSliced = false;
 constexpr u32 kColumns = 0, kCursors = 0, kWidthsDiffer = 99, kTables = 0, kKeptTables = 0;
 constexpr u32 kSlots = 1, kGroupWords = 1, kSteps = 1, kJoins = 0, kJoinWords = 0, kSource = 0;
 constexpr u32 kOwnWords = 0, kCommonWord = 0, kIsUnique = 0, kIsOwnHashed = 0, kOwnRepeats = 0;
+constexpr u32 kOwnTellsOfAll = 0, kAreRepeated = 0;
 constexpr u64 kMatchesMax = 1;
 constexpr u32 kTurnsMax = 1;
 constexpr u32 kWidths[] = {{}}, kSlotWord[] = {0}, kOwnBits[] = {{}}, kFirstWord[] = {0}, kWordBits[] = {{}};
@@ -120,6 +121,8 @@ const QUERIES: &[&str] = &[
     "SELECT b, count(*), sum(quantity) FROM t GROUP BY b",
     "SELECT label, count(*), sum(b) FROM t JOIN d ON a = k GROUP BY 1",
     "SELECT v, label, count(*), sum(b) FROM t JOIN m ON a = m.k JOIN d ON a = d.k GROUP BY 1, 2",
+    "SELECT count(*), sum(b) FROM t WHERE a NOT IN (SELECT k FROM m WHERE k IS NOT NULL AND v < 3)",
+    "SELECT flag, count(*) FROM t WHERE NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND v > quantity - 9) GROUP BY flag",
     "SELECT flag, b FROM t JOIN d ON a = k WHERE label <> 'x' ORDER BY b, flag LIMIT 9",
     "SELECT s, count(*) FROM (SELECT b, day, count(a) AS s, min(wide) AS m FROM t GROUP BY 1, 2) WHERE m < 0 GROUP BY s",
     "SELECT a, b, price FROM t WHERE quantity < 20 ORDER BY a DESC NULLS LAST, b DESC, price",

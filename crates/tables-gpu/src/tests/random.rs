@@ -188,6 +188,13 @@ const CONDITIONS: &[&str] = &[
     "a IN (SELECT k FROM m WHERE v < 3)",
     "quantity IN (SELECT two FROM p WHERE cost > 30)",
     "a IN (SELECT k FROM m WHERE v > 3) OR quantity < 9",
+    "EXISTS (SELECT 1 FROM m WHERE m.k = a AND v * 5 > quantity)",
+    "NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND v > b)",
+    "EXISTS (SELECT 1 FROM m WHERE m.k = tiny AND v > quantity - 9) OR ok",
+    "NOT EXISTS (SELECT 1 FROM c WHERE n * 2 > quantity AND n < a)",
+    "a NOT IN (SELECT k FROM m WHERE v < 3)",
+    "a NOT IN (SELECT k FROM m WHERE k IS NOT NULL AND v > 5)",
+    "name NOT IN (SELECT label FROM d WHERE odd > 9 AND label <> 'x')",
     "name IN (SELECT label FROM d WHERE odd > 3)",
 ];
 const KEYS: &[&str] = &[

@@ -154,6 +154,12 @@ const JOINS: &[&str] = &[
     "WHERE EXISTS (SELECT 1 FROM s AS other WHERE other.i4 = s.i4)",
     "WHERE NOT EXISTS (SELECT 1 FROM s AS other WHERE other.i4 = s.i4 AND other.i8 <> s.i8)",
     "WHERE ok OR EXISTS (SELECT 1 FROM s AS other WHERE other.i4 = s.i4)",
+    "WHERE EXISTS (SELECT 1 FROM s AS other WHERE other.i4 = s.i4 AND other.i8 > s.i8)",
+    "WHERE NOT EXISTS (SELECT 1 FROM s AS other WHERE other.i4 = s.i4 AND other.r8 < s.r8 * 2)",
+    "WHERE ok OR EXISTS (SELECT 1 FROM s AS other WHERE other.i4 = s.i4 AND other.day > s.day)",
+    "WHERE EXISTS (SELECT 1 FROM s AS other WHERE other.i4 = s.i4 AND other.name < s.name)",
+    "WHERE EXISTS (SELECT 1 FROM s AS other WHERE other.i8 > s.i4)",
+    "WHERE ok OR i4 NOT IN (SELECT i2 FROM s)",
     "JOIN (SELECT i4, sum(i8) AS n FROM s GROUP BY i4) AS other ON s.i4 = other.i4",
     "JOIN (SELECT DISTINCT name, i4 FROM s) AS other ON s.i4 = other.i4",
 ];

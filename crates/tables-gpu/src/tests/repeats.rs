@@ -65,6 +65,31 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT a, v, b FROM t JOIN m ON a = k WHERE quantity = 7",
     "SELECT v, b FROM t JOIN m ON a = k ORDER BY v DESC, b LIMIT 11",
     "SELECT a, v FROM t LEFT JOIN m ON a = k WHERE quantity = 9 AND b > 0",
+    // A search for a row that meets a condition, which may be NULL.
+    "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v > quantity - 20)",
+    "SELECT flag, count(*) FROM t WHERE NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND CASE WHEN v <> 3 THEN v * 9 END > quantity)
+        GROUP BY flag",
+    "SELECT count(*), count(a) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v < quantity AND v + quantity > 12) OR ok",
+    "SELECT count(*), sum(b) FROM t WHERE NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND v * 5 > quantity) OR a IN (SELECT k FROM d)",
+    "SELECT count(*), sum(quantity) FROM t WHERE EXISTS (SELECT 1 FROM t AS other WHERE other.a = t.a AND other.quantity = t.quantity
+        AND other.b > t.b)",
+    "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM d WHERE label = name AND odd > quantity)",
+    "SELECT v, count(*) FROM t JOIN m ON a = k WHERE NOT EXISTS (SELECT 1 FROM m AS other WHERE other.k = tiny AND other.v > m.v) GROUP BY v",
+    "SELECT count(*), sum(b) FROM t WHERE a IN (SELECT one.k FROM m AS one WHERE EXISTS
+        (SELECT 1 FROM m AS other WHERE other.k = one.k AND other.v > one.v + 3))",
+    "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM (SELECT k, v, count(*) AS n FROM m GROUP BY k, v) AS g
+        WHERE g.k = a AND g.v + n > quantity)",
+    "SELECT count(*), count(a) FROM t WHERE a NOT IN (SELECT k FROM m WHERE k IS NOT NULL AND v * 9 > quantity)",
+    "SELECT a, quantity, b FROM t WHERE quantity < 20 AND EXISTS (SELECT 1 FROM m WHERE m.k = a AND v > quantity - 9)",
+    // Floats, and numbers that are far apart.
+    "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM t AS other WHERE other.a = t.a AND other.quantity = t.quantity
+        AND other.fare <> t.fare)",
+    "SELECT count(*), sum(quantity) FROM t WHERE NOT EXISTS (SELECT 1 FROM h WHERE h.v = a AND far <> b)",
+    // In a hash table, and without an equality.
+    "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM h WHERE far = a * 1000000000007 AND pieces > quantity)",
+    "SELECT flag, count(*) FROM t WHERE NOT EXISTS (SELECT 1 FROM m WHERE v > quantity) GROUP BY flag",
+    "SELECT count(*), count(a) FROM t WHERE NOT EXISTS (SELECT 1 FROM m WHERE (k = a OR k IS NULL OR a IS NULL) AND v > 3) OR b > 1000",
+    "SELECT count(*), sum(b) FROM t WHERE ok OR EXISTS (SELECT 1 FROM m WHERE v > 7)",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

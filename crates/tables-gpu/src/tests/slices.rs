@@ -41,6 +41,27 @@ const IN_SLICES: &[(&str, u64, &str)] = &[
         8 << 10,
         "tables of joins",
     ),
+    // Each slice is told of all other rows: with and without NULL among their keys, and without rows.
+    (
+        "SELECT count(*), sum(quantity) FROM t WHERE b NOT IN (SELECT score FROM u WHERE score IS NOT NULL)",
+        4 << 10,
+        "tables of joins",
+    ),
+    (
+        "SELECT count(*), sum(quantity) FROM t WHERE b NOT IN (SELECT score FROM u)",
+        4 << 10,
+        "tables of joins",
+    ),
+    (
+        "SELECT count(*), count(a), sum(b) FROM t WHERE a * 6200 NOT IN (SELECT score FROM u WHERE score IS NOT NULL)",
+        4 << 10,
+        "tables of joins",
+    ),
+    (
+        "SELECT count(*), count(a), sum(b) FROM t WHERE a * 6200 NOT IN (SELECT score FROM u WHERE id + score < 0)",
+        4 << 10,
+        "tables of joins",
+    ),
     (
         "SELECT day, flag, count(*), sum(b) FROM t GROUP BY 1, 2",
         8 << 10,
@@ -93,9 +114,72 @@ const REPEATED: &[(&str, u64)] = &[
     ),
 ];
 
-/// A join in which most rows have the same key.
+/// Queries that search the rows of a key for one that meets a condition, and the room of their tables. Some rows have
+/// no key, or one that no row of the table has.
+const SEARCHES: &[(&str, u64)] = &[
+    (
+        "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v * 5 > quantity)",
+        200,
+    ),
+    (
+        "SELECT flag, count(*), count(a), sum(b) FROM t WHERE NOT EXISTS
+            (SELECT 1 FROM m WHERE m.k = a AND v * 5 > quantity) GROUP BY flag",
+        200,
+    ),
+    (
+        "SELECT count(*), count(a), sum(b) FROM t WHERE ok OR EXISTS
+            (SELECT 1 FROM m WHERE m.k = a AND v < quantity AND v + quantity > 12)",
+        200,
+    ),
+    (
+        "SELECT a, quantity, b FROM t WHERE quantity < 20 AND NOT EXISTS
+            (SELECT 1 FROM m WHERE m.k = a AND v > quantity - 9)",
+        200,
+    ),
+    // NOT IN with a further condition, also with NULL among the other keys.
+    (
+        "SELECT count(*), count(a) FROM t WHERE a NOT IN (SELECT k FROM m WHERE k IS NOT NULL AND v * 9 > quantity)",
+        200,
+    ),
+    (
+        "SELECT count(*), count(a) FROM t WHERE a NOT IN (SELECT k FROM m WHERE v * 9 > quantity)",
+        200,
+    ),
+    // Two by the same key are made together, two by other keys in all combinations.
+    (
+        "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v * 5 > quantity)
+            AND NOT EXISTS (SELECT 1 FROM m AS other WHERE other.k = a AND other.v > b)",
+        400,
+    ),
+    (
+        "SELECT count(*), sum(b) FROM t WHERE NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND v * 5 > quantity)
+            AND (ok OR EXISTS (SELECT 1 FROM m AS other WHERE other.k = tiny AND other.v > quantity - 9))",
+        420,
+    ),
+    // For each row that a join repeats.
+    (
+        "SELECT v, count(*), sum(b) FROM t JOIN m ON a = k WHERE NOT EXISTS
+            (SELECT 1 FROM m AS other WHERE other.k = tiny AND other.v > m.v) GROUP BY v",
+        420,
+    ),
+    // In a hash table.
+    (
+        "SELECT count(*), sum(b) FROM t WHERE NOT EXISTS
+            (SELECT 1 FROM h WHERE far = a * 1000000000007 AND pieces > quantity)",
+        4 << 10,
+    ),
+    // The table of all pairs is whole.
+    (
+        "SELECT count(*), sum(v) FROM t JOIN m ON a = k WHERE NOT EXISTS (SELECT 1 FROM c WHERE b < n)",
+        300,
+    ),
+];
+
+/// A join, and a search, in which most rows have the same key.
 const SKEWED: &str = "SELECT count(*), sum(v) FROM t
     JOIN (SELECT CASE WHEN v < 7 THEN 2 ELSE k END AS n, v FROM m) AS s ON a = s.n";
+const SKEWED_SEARCH: &str = "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM
+    (SELECT CASE WHEN v < 7 THEN 2 ELSE k END AS n, v FROM m) AS s WHERE s.n = a AND v > quantity - 9)";
 
 /// Returns the number of slices of tables or groups that `EXPLAIN ANALYZE` prints; `None` if they are whole.
 pub(super) fn slices_of(plan: &str, of: &str) -> Option<u64> {
@@ -103,6 +187,18 @@ pub(super) fn slices_of(plan: &str, of: &str) -> Option<u64> {
     let mut parts = plan.split(", ").filter_map(|it| it.strip_prefix(&*of));
     let (_, slices) = parts.find_map(|it| it.split_once(" MB in "))?;
     slices.strip_suffix(" slices")?.parse().ok()
+}
+
+/// Runs queries with the room of their tables, which must be made in slices.
+async fn compare_in_slices(fixture: &Fixture, queries: &[(&str, u64)]) {
+    for (query, bytes) in queries {
+        let room = &fixture.columns.tables_bytes_max;
+        room.store(*bytes, Ordering::Relaxed);
+        fixture.compare([query]).await;
+        let plan = explained(fixture, query).await;
+        let slices = slices_of(&plan, "tables of joins");
+        assert!(slices.is_some(), "{query}: {plan}");
+    }
 }
 
 /// Creates a table `w` of 530,000 rows with a column in order, of which the planner does not know that.
@@ -147,17 +243,11 @@ async fn joins_that_repeat_rows_are_made_in_slices() {
     let emulated = Emulated::new();
     for devices in [1, 2] {
         let fixture = Fixture::new(emulated::devices(&emulated, devices), SIZES).await;
-        let room = &fixture.columns.tables_bytes_max;
-        for (query, bytes) in REPEATED {
-            room.store(*bytes, Ordering::Relaxed);
-            fixture.compare([query]).await;
-            let plan = explained(&fixture, query).await;
-            let slices = slices_of(&plan, "tables of joins");
-            assert!(slices.is_some(), "{query}: {plan}");
-        }
+        compare_in_slices(&fixture, REPEATED).await;
         // The table that does not repeat rows is the larger one: it alone is in slices.
         let query =
             "SELECT count(*), sum(v), max(score) FROM t JOIN m ON a = m.k JOIN u ON b = u.id";
+        let room = &fixture.columns.tables_bytes_max;
         room.store(4 << 10, Ordering::Relaxed);
         fixture.compare([&query]).await;
         let plan = explained(&fixture, query).await;
@@ -169,6 +259,21 @@ async fn joins_that_repeat_rows_are_made_in_slices() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_are_searched_in_slices() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    for devices in [1, 2] {
+        let fixture = Fixture::new(emulated::devices(&emulated, devices), SIZES).await;
+        compare_in_slices(&fixture, SEARCHES).await;
+    }
+    compile_those(&emulated, |it| {
+        it.source.contains("kIsSliced = true") && it.source.contains("Search::k")
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slices_with_many_rows_of_a_key_are_made_smaller() {
     if !emulated::has_compiler() {
         return;
@@ -176,23 +281,26 @@ async fn slices_with_many_rows_of_a_key_are_made_smaller() {
     let emulated = Emulated::new();
     let fixture = Fixture::new(emulated::devices(&emulated, 1), SIZES).await;
     let room = &fixture.columns.tables_bytes_max;
-    room.store(300, Ordering::Relaxed);
-    fixture.compare([&SKEWED]).await;
-    // The first finds that rows repeat, and the second that a slice has too many.
-    let launches = emulated.launches.load(Ordering::Relaxed);
-    assert!(launches > 2, "{launches}");
-    let plan = explained(&fixture, SKEWED).await;
-    let slices = slices_of(&plan, "tables of joins");
-    assert!(slices.is_some(), "{plan}");
+    // The first run of the join finds that rows repeat. The next one, and the first of the search, finds that a slice
+    // has too many.
+    for (query, least) in [(SKEWED, 3), (SKEWED_SEARCH, 2)] {
+        let before = emulated.launches.load(Ordering::Relaxed);
+        compare_in_slices(&fixture, &[(query, 300)]).await;
+        // `EXPLAIN ANALYZE` runs it, too.
+        let launches = emulated.launches.load(Ordering::Relaxed) - before;
+        assert!(launches >= 2 * least, "{query}: {launches}");
+    }
     // All rows of a key are in one slice.
     room.store(100, Ordering::Relaxed);
-    let refused = [(SKEWED, "there is room for 100")];
+    let refused = [SKEWED, SKEWED_SEARCH].map(|query| (query, "there is room for 100"));
     fixture.compare_refused(&refused).await;
     room.store(64, Ordering::Relaxed);
-    let query = "SELECT count(*), max(n) FROM t JOIN c ON b < n";
-    fixture
-        .compare_refused(&[(query, "there is room for 64")])
-        .await;
+    let of_all_pairs = [
+        "SELECT count(*), max(n) FROM t JOIN c ON b < n",
+        "SELECT count(*) FROM t WHERE EXISTS (SELECT 1 FROM c WHERE b < n)",
+    ];
+    let refused = of_all_pairs.map(|query| (query, "there is room for 64"));
+    fixture.compare_refused(&refused).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -391,7 +499,7 @@ async fn a_gpu_gives_the_rows_of_the_cpu_by_slices() {
     }
     let fixture = Fixture::new(open(), SIZES).await;
     let room = &fixture.columns.tables_bytes_max;
-    for (query, bytes) in REPEATED {
+    for (query, bytes) in REPEATED.iter().chain(SEARCHES) {
         room.store(*bytes, Ordering::Relaxed);
         fixture.compare([query]).await;
     }
