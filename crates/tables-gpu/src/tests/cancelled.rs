@@ -7,10 +7,10 @@ use std::time::Duration;
 use forebay_device::cuda::{Program, ProgramSpec};
 use forebay_memory::Share;
 
-use super::{Fixture, limits};
 use super::data::Sizes;
 use super::devices::gpus;
 use super::emulated::{self, Emulated};
+use super::{Fixture, limits};
 use crate::engine::{CANCELLED, Engine, KernelLaunch, Keys, Launch, Memory};
 use crate::giving_way::Freeing;
 use crate::gpu::open_all;
