@@ -136,8 +136,15 @@ impl Kernel {
         // Few threads have totals of their own, and their reads alone would leave the memory idle.
         let tiles_ahead = if place == Some(Place::Private) { 4 } else { 0 };
         let totals = place.map_or("Table", Place::class);
+        let fewer = match blocks {
+            1 => "constexpr unsigned kBlocks = 1".to_owned(),
+            _ => format!(
+                "#ifndef FEWER_BLOCKS\n#define FEWER_BLOCKS 0\n#endif\n\
+                 constexpr unsigned kBlocks = {blocks} > FEWER_BLOCKS ? {blocks} - FEWER_BLOCKS : 1"
+            ),
+        };
         let source = format!(
-            "constexpr unsigned kBlocks = {blocks}, kTilesAhead = {tiles_ahead};\nconstexpr bool kIsSliced = {is_sliced};\n#define TOTALS {totals}\n{}",
+            "{fewer}, kTilesAhead = {tiles_ahead};\nconstexpr bool kIsSliced = {is_sliced};\n#define TOTALS {totals}\n{}",
             self.source
         );
         ProgramSpec {

@@ -9,11 +9,13 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, AsArray};
+use datafusion::arrow::array::{Array, AsArray, RecordBatch};
 use datafusion::arrow::compute::{DatePart, cast, date_part};
-use datafusion::arrow::datatypes::{DataType, Date32Type, Int32Type, Int64Type, TimeUnit};
+use datafusion::arrow::datatypes::{
+    DataType, Date32Type, Field, Int32Type, Int64Type, IntervalUnit, Schema, TimeUnit,
+};
 use datafusion::logical_expr::Operator;
-use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Literal};
+use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal};
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::scalar::ScalarValue;
 
@@ -67,7 +69,7 @@ impl Code<'_, '_> {
         self.time_sum(expr, expr.downcast_ref::<BinaryExpr>()?)
     }
 
-    /// Returns what the CPU computes of a number as the argument `of` of an expression.
+    /// Returns what the CPU computes of a number in a column that is the argument `of` of an expression.
     ///
     /// # Errors
     /// If that fails, or is NULL.
@@ -79,16 +81,19 @@ impl Code<'_, '_> {
     ) -> Result<i128> {
         let number =
             i64::try_from(number).map_err(|_| Reason::new("numbers of more than 64 bits"))?;
-        let one = array_of(vec![Some(number)], &self.type_of(of)?).map_err(Reason::of)?;
-        let one = ScalarValue::try_from_array(&one, 0).map_err(Reason::of)?;
-        let one: Arc<dyn PhysicalExpr> = Arc::new(Literal::new(one));
+        // DataFusion rounds a constant in another way than a column: a time before 1970 towards 0.
+        let data_type = self.type_of(of)?;
+        let one = array_of(vec![Some(number)], &data_type).map_err(Reason::of)?;
+        let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new("number", 0));
         let children = expr.children().into_iter();
         let children = children.map(|child| match Arc::ptr_eq(child, of) {
-            true => Arc::clone(&one),
+            true => Arc::clone(&column),
             false => Arc::clone(child),
         });
+        let schema = Arc::new(Schema::new(vec![Field::new("number", data_type, true)]));
+        let row = RecordBatch::try_new(schema, vec![one]).map_err(|it| Reason::of(&it))?;
         let expr = Arc::clone(expr).with_new_children(children.collect());
-        let result = expr.and_then(|expr| constants::value(&expr)?.to_array());
+        let result = expr.and_then(|expr| expr.evaluate(&row)?.into_array(1));
         let result = result.map_err(Reason::of)?;
         let result = cast(&result, &DataType::Int64).map_err(Reason::of)?;
         match result.is_null(0) {
@@ -313,8 +318,11 @@ impl Code<'_, '_> {
     }
 
     /// Returns by how much the values of an expression differ at least, as a number and as code; `None` if that is not
-    /// known.
+    /// known. Those of a join may have been computed otherwise, or be 0 in rows without a match.
     pub(crate) fn step_of_values(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Option<(i64, String)> {
+        if self.draft.join_of(expr).is_some() {
+            return None;
+        }
         match self.rounding(expr).ok()?.1 {
             Step::Units { step: 1, .. } | Step::Months(_) => None,
             units @ Step::Units { step, .. } => Some((step, self.step_and_origin(units).ok()?.0)),
@@ -363,8 +371,16 @@ impl Code<'_, '_> {
         Ok((number, Values::Array(values.map_err(Reason::of)?)))
     }
 
-    /// Declares the nanoseconds of a duration.
+    /// Declares the nanoseconds of a duration, which may be cast to an interval.
     fn length(&mut self, of: &Arc<dyn PhysicalExpr>) -> Result<Value> {
+        let is_interval = |it: &&CastExpr| {
+            matches!(
+                it.cast_type(),
+                DataType::Interval(IntervalUnit::MonthDayNano)
+            )
+        };
+        let cast = of.downcast_ref::<CastExpr>().filter(is_interval);
+        let of = cast.map_or(of, CastExpr::expr);
         let digits = match self.data_type(of)? {
             DataType::Duration(TimeUnit::Second) => 9,
             DataType::Duration(TimeUnit::Millisecond) => 6,
@@ -373,7 +389,12 @@ impl Code<'_, '_> {
             other => return Err(Reason::new(format!("the length of {other}"))),
         };
         let value = self.value(of)?;
-        self.rescaled(&value, digits)
+        let length = self.rescaled(&value, digits)?;
+        // An interval has its nanoseconds in 64 bits.
+        match length.kind {
+            Kind::Huge => Err(Reason::new("durations of more than 292 years")),
+            _ => Ok(length),
+        }
     }
 
     /// Declares a time of another type.
@@ -470,7 +491,8 @@ impl Code<'_, '_> {
         let shift = units_of(days, nanos, units)?.checked_mul(sign);
         let shift = shift.ok_or_else(|| Reason::new("an interval that is too long"))?;
         let value = self.value(of)?;
-        let (mut min, mut max) = self.at_bounds(expr, of, &value)?;
+        let (first, last) = (self.at(expr, of, value.min)?, self.at(expr, of, value.max)?);
+        let (mut min, mut max) = (first.min(last), first.max(last));
         let mut text = value.widened(Kind::Large);
         if months != 0 {
             if months.abs() > MONTHS_MAX {

@@ -9,9 +9,9 @@ use tempfile::TempDir;
 
 /// Beginning of the names of the folders.
 const PREFIX: &str = "forebay-sql-";
-/// File that the process keeps locked, and its name before it is locked.
-const LOCK: &str = "LOCK";
-const NOT_LOCKED: &str = "LOCK.new";
+/// File that the process keeps locked, and its name before it is locked. Data directories have none of this name.
+const LOCK: &str = "forebay-scratch.lock";
+const NOT_LOCKED: &str = "forebay-scratch.new";
 
 /// A temporary folder, which is removed when the value is dropped. That of a process that was killed is removed when
 /// the next one is made.
@@ -47,7 +47,7 @@ impl Scratch {
     }
 }
 
-/// Locks a new folder. Other processes see the file `LOCK` only when it is locked.
+/// Locks a new folder. Other processes see the file only when it is locked.
 fn lock(folder: &Path) -> io::Result<File> {
     let new = folder.join(NOT_LOCKED);
     let file = File::create_new(&new)?;
@@ -90,6 +90,7 @@ mod tests {
         let others = [
             made("forebay-sql-begun", NOT_LOCKED),
             made("of another program", LOCK),
+            made("forebay-sql-data", "LOCK"),
         ];
         let first = Scratch::within(parent.path()).expect("room");
         assert!(!killed.exists());

@@ -61,7 +61,9 @@ impl FromStr for Arch {
 pub struct ProgramSpec {
     /// Name for error messages and the disk cache. Programs that differ only in their options may share a name.
     pub name: String,
-    /// Source in CUDA C++20; owned if it is generated at run time.
+    /// Source in CUDA C++20; owned if it is generated at run time. If kernels of a source that has the macro
+    /// `FEWER_BLOCKS` spill registers, it is compiled again with the macro defined as 1, 2 and 3: by how many blocks
+    /// of a multiprocessor its launch bounds are to be less.
     pub source: Cow<'static, str>,
     /// Headers that the source may include: name as in the `#include`, and text.
     pub headers: Vec<(String, String)>,
@@ -155,6 +157,10 @@ pub enum CompileError {
 /// Held by each thread that runs NVRTC.
 static RUNNING: RwLock<()> = RwLock::new(());
 
+/// The macro by which a source gets more registers for a thread, and its greatest value.
+const FEWER_BLOCKS: &str = "FEWER_BLOCKS";
+const FEWER_BLOCKS_MAX: u32 = 3;
+
 /// Time that the end of a process waits for compilations.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -171,9 +177,34 @@ pub fn end_compilations() {
 /// # Errors
 /// [`CompileError`]. If the source has errors, the returned error contains the compiler log and the numbered source.
 pub fn compile(spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
+    let local_bytes = |cubin: &Cubin| cubin.entries.iter().map(|it| it.local_bytes).max();
+    let mut best = compile_with(spec, None, arch)?;
+    if !spec.source.contains(FEWER_BLOCKS) {
+        return Ok(best);
+    }
+    for fewer in 1..=FEWER_BLOCKS_MAX {
+        if local_bytes(&best) == Some(0) {
+            break;
+        }
+        let option = format!("-D{FEWER_BLOCKS}={fewer}");
+        match compile_with(spec, Some(option), arch) {
+            Ok(other) if local_bytes(&other) < local_bytes(&best) => best = other,
+            // More registers do not help.
+            _ => break,
+        }
+    }
+    Ok(best)
+}
+
+/// Compiles a program, with one more option.
+fn compile_with(
+    spec: &ProgramSpec,
+    option: Option<String>,
+    arch: Arch,
+) -> Result<Cubin, CompileError> {
     let _running = RUNNING.read();
     nvrtc_version()?;
-    let texts = Texts::new(spec, arch).map_err(|_| CompileError::Nul {
+    let texts = Texts::new(spec, option, arch).map_err(|_| CompileError::Nul {
         program: spec.name.clone(),
     })?;
     let refused = |error: NvrtcError, log| CompileError::Refused {
@@ -229,7 +260,7 @@ struct Texts {
 }
 
 impl Texts {
-    fn new(spec: &ProgramSpec, arch: Arch) -> Result<Texts, NulError> {
+    fn new(spec: &ProgramSpec, option: Option<String>, arch: Arch) -> Result<Texts, NulError> {
         let string = |text: &String| CString::new(text.as_str());
         let header = |(name, text): &(String, String)| {
             Ok((CString::new(name.as_str())?, CString::new(text.as_str())?))
@@ -240,6 +271,7 @@ impl Texts {
             headers: spec.headers.iter().map(header).collect::<Result<_, _>>()?,
             options: options(spec, arch)
                 .iter()
+                .chain(&option)
                 .map(string)
                 .collect::<Result<_, _>>()?,
             entries: spec.entries.iter().map(string).collect::<Result<_, _>>()?,

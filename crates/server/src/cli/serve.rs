@@ -328,7 +328,10 @@ fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings>
         retryable_writes: !settings.mongodb_replica_set.is_empty(),
         test_commands: settings.mongodb_test_commands,
         bucket_values_max: settings.documents_bucket_values_max,
-        device_share_percent: 100 - settings.tables_gpu_share_percent,
+        device_share_percent: match settings.tables_gpu_share_percent {
+            0 => 100,
+            percent => 100 - percent,
+        },
         strict: settings.documents_strict,
         cursor_timeout: settings.documents_cursor_timeout,
         stage_memory_bytes_max: settings.documents_stage_memory_bytes_max,

@@ -191,8 +191,8 @@ settings! {
 
     /// Share of SQL in the memory of each GPU, in percent; the rest is the share of the documents' caches. Each uses
     /// more while that is free. When one of them needs memory and has less than its share, the other gives back what
-    /// it has above its own.
-    tables_gpu_share_percent: u8 = "tables-gpu-share-percent", Kind::Count { min: 0, max: 100 }, "50";
+    /// it has above its own. 0 means that neither gives back memory to the other.
+    tables_gpu_share_percent: u8 = "tables-gpu-share-percent", Kind::Count { min: 0, max: 100 }, "0";
 
     /// Maximum pinned memory of the host for columns of tables that GPUs have no room for, which kernels read over
     /// the bus. It is pinned 1 GiB at a time when it is needed, and kept until the server stops. 0 means a quarter of

@@ -179,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
     u32 matches = 0, turns = 0;
     // All threads leave the loops for `finish`, where they wait for each other. A kernel behind one that has ended
     // early reads no tile.
-    for (u64 tile = !kLooksAlways && must_end(f) ? end : begin; tile < end; chunk++) {
+    for (u64 tile = !kLooksAlways && is_cancelled(f) ? end : begin; tile < end; chunk++) {
         Columns columns;
         columns.matches = matches;
         columns.turns = turns;
@@ -195,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
         each_cursor<0>(columns, [&](auto& cursor, u32 c) { cursor.start(columns.parts[c][of.index], of_chunk); });
         u32 first = of_chunk * (kThreads * kRows) + threadIdx.x / 32 * (32 * kRows) + threadIdx.x % 32;
         for (; tile < last; tile++) {
-            if (tile % kTilesUnchecked == 0 && must_end(f)) {
+            if (tile % kTilesUnchecked == 0 && (kLooksAlways ? must_end(f) : is_cancelled(f))) {
                 tile = end;
                 break;
             }

@@ -115,17 +115,11 @@ async fn a_kernel_reads_few_tiles_after_its_query_was_cancelled() {
 /// groups, sorts and window functions.
 const QUERIES: &[&str] = &[
     "SELECT count(*), sum(b) FROM t WHERE a > 3",
-    "SELECT flag, sum(quantity), sum(price) FROM t GROUP BY flag",
-    "SELECT a, name, ok, flag, count(*), sum(quantity), max(b) FROM t GROUP BY 1, 2, 3, 4",
     "SELECT day, flag, sum(b) AS s, count(*) FROM t GROUP BY 1, 2 ORDER BY s DESC NULLS LAST, 1, 2 LIMIT 7",
     "SELECT b, count(*), sum(quantity) FROM t GROUP BY b",
-    "SELECT label, count(*), sum(b) FROM t JOIN d ON a = k GROUP BY 1",
     "SELECT v, label, count(*), sum(b) FROM t JOIN m ON a = m.k JOIN d ON a = d.k GROUP BY 1, 2",
-    "SELECT count(*), sum(b) FROM t WHERE a NOT IN (SELECT k FROM m WHERE k IS NOT NULL AND v < 3)",
     "SELECT flag, count(*) FROM t WHERE NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND v > quantity - 9) GROUP BY flag",
-    "SELECT flag, b FROM t JOIN d ON a = k WHERE label <> 'x' ORDER BY b, flag LIMIT 9",
     "SELECT s, count(*) FROM (SELECT b, day, count(a) AS s, min(wide) AS m FROM t GROUP BY 1, 2) WHERE m < 0 GROUP BY s",
-    "SELECT a, b, price FROM t WHERE quantity < 20 ORDER BY a DESC NULLS LAST, b DESC, price",
     "SELECT a, day, sum(quantity) OVER (PARTITION BY a ORDER BY day) FROM t WHERE quantity < 20",
     "SELECT flag, sum(price) FROM (SELECT flag, price, row_number() OVER (PARTITION BY flag, a ORDER BY moment, b, price) AS n
         FROM t) AS x WHERE n <= 2 GROUP BY flag",

@@ -154,8 +154,9 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
         .iter()
         .map(|it| (it % (1 << 20) - 300_000) * 1_000_003);
     let night = of.choice.iter().map(|it| it * 5 - 2_200_000_000);
+    let early = of.choice.iter().map(|it| it % 100_000 - 90_007);
     let took = (0..rows).map(|row| (!of.is_null(row, 21)).then_some(of.cents[row] % 5_000));
-    let columns: [(&str, ArrayRef); 28] = [
+    let columns: [(&str, ArrayRef); 29] = [
         ("a", Arc::new(a.collect::<Int32Array>())),
         ("b", Arc::new(Int64Array::from(of.b.clone()))),
         ("price", decimals(&of.cents, 2)),
@@ -196,6 +197,10 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
             Arc::new(TimestampSecondArray::from_iter_values(night)),
         ),
         ("took", Arc::new(took.collect::<DurationMillisecondArray>())),
+        (
+            "early",
+            Arc::new(TimestampMicrosecondArray::from_iter_values(early)),
+        ),
     ];
     let columns = columns.into_iter();
     RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true)))

@@ -61,7 +61,7 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT a, one FROM (SELECT a, 1 AS one FROM t WHERE a = 3 LIMIT 50) LIMIT 7",
     // All columns.
     "SELECT * FROM t WHERE a = 3",
-    "SELECT * FROM t JOIN d ON a = k WHERE b < 0",
+    "SELECT * FROM t JOIN d ON a = k WHERE b < -900",
     "SELECT * FROM t LEFT JOIN d ON a = k WHERE b < -1900 AND quantity < 20",
     "SELECT d.*, t.* FROM t LEFT JOIN d ON a = k AND weight > quantity WHERE b < -1900 AND ok",
     "SELECT a + 1 FROM (SELECT a FROM t WHERE a = 3 LIMIT 7) LIMIT 50",

@@ -12,7 +12,7 @@ async fn kernels_are_there_before_a_client_asks() {
         return;
     }
     let fixture = Fixture::new(Sizes(&[700, 1]));
-    let mut warming = Warming::start(&fixture.tables).await.expect("an engine");
+    let warming = Warming::start(&fixture.tables).await.expect("an engine");
     let query = "SELECT sum(b), count(*) FROM t WHERE a > 2";
     assert_eq!(warming.run(query).await, Warmed::Ran);
     let count = || fixture.emulated.kernels.lock().len();
@@ -31,9 +31,9 @@ async fn a_query_that_fails_tells_why_and_the_next_one_runs() {
         return;
     }
     let fixture = Fixture::new(Sizes(&[700, 1]));
-    let mut warming = Warming::start(&fixture.tables).await.expect("an engine");
+    let warming = Warming::start(&fixture.tables).await.expect("an engine");
     for (query, code) in [
-        ("SELECT nothing FROM t", Code::UndefinedColumn),
+        ("SELECT missing FROM t", Code::UndefinedColumn),
         ("SELECT 1 +", Code::SyntaxError),
         ("CREATE TABLE u AS SELECT 1", Code::InsufficientPrivilege),
     ] {

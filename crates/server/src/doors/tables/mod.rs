@@ -348,7 +348,10 @@ fn gpu_rules(settings: &Settings, documents: &Documents, host: &Account) -> Vec<
             0 => u64::MAX,
             bytes => bytes,
         },
-        share_percent: settings.tables_gpu_share_percent,
+        share_percent: match settings.tables_gpu_share_percent {
+            0 => 100,
+            percent => percent,
+        },
     };
     let files = column_files(settings, first);
     let rule = forebay_tables_gpu::rule(gpus, limits, host, files);

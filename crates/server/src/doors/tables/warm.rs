@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use forebay_tables::{Tables, Warmed, Warming};
 use tokio::sync::watch;
 
 use crate::cli::split;
 use crate::listen::stopped;
+
+/// Maximum bytes of the file.
+const BYTES_MAX: u64 = 16 << 20;
 
 /// A file of queries.
 pub struct Queries {
@@ -22,10 +25,18 @@ impl Queries {
     /// Reads the file of `--tables-gpu-warm`.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If it cannot be read, or is no file of at most 16 MiB.
     pub fn read(path: &Path) -> Result<Queries> {
-        let text = fs::read_to_string(path);
-        let text = text.with_context(|| format!("--tables-gpu-warm: {}", path.display()))?;
+        let read = || {
+            let found = fs::metadata(path)?;
+            ensure!(
+                found.is_file() && found.len() <= BYTES_MAX,
+                "no file of at most {} MiB",
+                BYTES_MAX >> 20
+            );
+            Ok(fs::read_to_string(path)?)
+        };
+        let text = read().with_context(|| format!("--tables-gpu-warm: {}", path.display()))?;
         Ok(Queries {
             path: path.to_owned(),
             text,
@@ -42,7 +53,7 @@ impl Queries {
 
     async fn run_all(&self, tables: &Arc<Tables>) {
         let file = self.path.display();
-        let mut warming = match Warming::start(tables).await {
+        let warming = match Warming::start(tables).await {
             Ok(warming) => warming,
             Err(error) => {
                 tracing::warn!(%file, %error, "the queries of --tables-gpu-warm do not run");
