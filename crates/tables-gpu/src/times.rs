@@ -91,7 +91,7 @@ impl Code<'_, '_> {
             false => Arc::clone(child),
         });
         let schema = Arc::new(Schema::new(vec![Field::new("number", data_type, true)]));
-        let row = RecordBatch::try_new(schema, vec![one]).map_err(|it| Reason::of(&it))?;
+        let row = RecordBatch::try_new(schema, vec![one]).map_err(Reason::of)?;
         let expr = Arc::clone(expr).with_new_children(children.collect());
         let result = expr.and_then(|expr| expr.evaluate(&row)?.into_array(1));
         let result = result.map_err(Reason::of)?;

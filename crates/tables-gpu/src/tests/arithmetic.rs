@@ -26,7 +26,7 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT count(*) FILTER (WHERE CAST(wide AS DECIMAL(38, 15)) / 7 < 0.5), count(*) FILTER (WHERE wide / price > -2.5) FROM t",
     "SELECT flag, count(*) FILTER (WHERE wide / 3 > 1000000), sum(round(wide / 7)) FROM t GROUP BY flag",
     // Casts and rounding.
-    "SELECT sum(CAST(price AS DECIMAL(18, 1))) AS c0, max(CAST(-price AS DECIMAL(12, 0))) AS c1, sum(CAST(price AS BIGINT)) AS c2,
+    "SELECT sum(CAST(price AS DECIMAL(18, 1))) AS c0, max(CAST(-price AS DECIMAL(12, 0))) AS c1, max(CAST(price AS BIGINT)) AS c2,
         min(CAST(-price AS INT)) AS c3, sum(CAST(ok AS INT)) AS c4 FROM t WHERE b < 0",
     "SELECT sum(round(price)), sum(round(price, 1)), min(round(-price, -2)), sum(floor(price)), sum(ceil(price)),
         min(floor(-price)), max(ceil(-price)) FROM t",
