@@ -107,7 +107,9 @@ impl Emulated {
         fs::write(file.path(), &memory.bytes).expect("room");
         let run = Command::new(program)
             .arg(file.path())
-            .args([format!("{BASE:x}"), blocks.to_string(), THREADS.to_string()])
+            .arg(format!("{BASE:x}"))
+            // No flag is looked at.
+            .args(["0".to_owned(), blocks.to_string(), THREADS.to_string()])
             .output()
             .expect("the kernel runs");
         let errors = String::from_utf8_lossy(&run.stderr);

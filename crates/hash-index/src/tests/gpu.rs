@@ -1,7 +1,7 @@
 //! The kernels on a GPU.
 
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_device::cuda::{Cuda, DeviceView, Part, Pinned, Transfer, gpus};
 use forebay_device::{
@@ -16,6 +16,9 @@ use crate::{
     TableMethod, TableShape, Totals, Width, Workload,
 };
 
+/// Held while a test has all memory of the card, and while another one takes its part.
+static FULL: Mutex<()> = Mutex::new(());
+
 /// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
 pub(super) fn gpu() -> Option<(HaltingDevices, Arc<Device>)> {
     if let Err(error) = gpus() {
@@ -29,6 +32,7 @@ pub(super) fn gpu() -> Option<(HaltingDevices, Arc<Device>)> {
         pinned_pool_bytes: 1 << 20,
         ..DeviceOptions::default()
     };
+    let _starting = FULL.lock().unwrap_or_else(PoisonError::into_inner);
     let devices = Devices::new(&"cuda:0".parse().expect("a device"), options);
     let devices = devices.expect("the GPU starts");
     let device = devices.list().remove(0);
@@ -356,6 +360,7 @@ fn a_gpu_without_room_leaves_the_chunks_where_they_are() {
     let (bytes, expected) = (shape.slot_bytes(), workload.answer(4));
     let is_full =
         |error: &JobError| matches!(error, JobError::Failed(JobFailure::NoRoomOnCard { .. }));
+    let _full = FULL.lock().unwrap_or_else(PoisonError::into_inner);
     on(&device, move |cuda| {
         let memory = cuda.hybrid_memory(bytes, 0).expect("memory");
         let stream = cuda.uploads().clone();

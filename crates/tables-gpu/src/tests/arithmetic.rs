@@ -43,7 +43,7 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT count(*) FILTER (WHERE a IS DISTINCT FROM tiny), count(*) FILTER (WHERE a IS NOT DISTINCT FROM nothing),
         count(*) FILTER (WHERE ok IS DISTINCT FROM (a > 3)), count(*) FILTER (WHERE fare IS NOT DISTINCT FROM ratio),
         count(*) FILTER (WHERE price IS DISTINCT FROM discount) FROM t WHERE strange IS DISTINCT FROM ratio",
-    "SELECT flag, count(*) FROM t WHERE a IS DISTINCT FROM quantity AND b IS NOT DISTINCT FROM abs(b) GROUP BY flag",
+    "SELECT flag, count(*) FROM t WHERE (a IS DISTINCT FROM quantity) AND (b IS NOT DISTINCT FROM abs(b)) GROUP BY flag",
     // Lists.
     "SELECT count(*) FILTER (WHERE b IN (-1999, -1700, -1501, -999, -640, -77, -3, 0, 5, 12, 400, 401, 402, 997, 1313, 1999, 77777777777)),
         count(*) FILTER (WHERE b % 97 NOT IN (-90, -71, -60, -50, -49, -40, -33, -8, -1, 0, 2, 13, 20, 34, 55, 89, 96)),
