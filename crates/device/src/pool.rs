@@ -50,9 +50,9 @@ pub type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
 /// One tenant's share of a device's memory; see [`Device::open_pool`](crate::Device::open_pool).
 ///
 /// A request takes free memory or fails, unless it is one that [claims](MemoryPool::allocate_or_claim) memory: a tenant
-/// that uses less than its share gets it back from others that use more than theirs. Before a request for urgent work, a
-/// tenant calls [`make_room`](MemoryPool::make_room), which asks whatever the tenant's own share is. Limits are of the
-/// number of bytes: a request within them may still fail, because a GPU's free memory may be fragmented.
+/// that uses less than its share gets it back from others that use more than theirs. Before a request for urgent work,
+/// a tenant calls [`make_room`](MemoryPool::make_room), which asks whatever the tenant's own share is. Limits are of
+/// the number of bytes: a request within them may still fail, because a GPU's free memory may be fragmented.
 pub struct MemoryPool {
     name: String,
     share: ShareId,

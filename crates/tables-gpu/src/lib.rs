@@ -119,8 +119,8 @@ pub struct DeviceLimits {
 
 /// Returns the rule that gives parts of plans to GPUs, of which each [reaches](Device::reaches) the memory of the
 /// others. Columns take memory of each within `limits`. Columns without room there are in pinned memory of the host,
-/// which is a share of `host`. What was packed is kept in `files`; a folder that cannot be used is logged, and nothing is
-/// kept.
+/// which is a share of `host`. What was packed is kept in `files`; a folder that cannot be used is logged, and nothing
+/// is kept.
 ///
 /// # Errors
 /// [`OutOfMemory`] if a device has no memory.

@@ -157,7 +157,7 @@ pub enum CompileError {
 /// Held by each thread that runs NVRTC.
 static RUNNING: RwLock<()> = RwLock::new(());
 
-/// The macro by which a source gets more registers for a thread, and its greatest value.
+/// The macro that gives the threads of a source more registers, and its greatest value.
 const FEWER_BLOCKS: &str = "FEWER_BLOCKS";
 const FEWER_BLOCKS_MAX: u32 = 3;
 

@@ -12,7 +12,8 @@ constexpr u32 kIsCancelled = 7;
 __device__ inline bool is_cancelled(const Fragment& f) { return load_relaxed(f.flag) == kIsCancelled; }
 
 // As `must_end`, in a loop over places that begins below `step` and goes on in steps: at the first place, and then
-// once in `kPlaces`, or at each if a step is as long. Otherwise the kernel goes on. A counter of turns would take a register.
+// once in `kPlaces`, or at each if a step is as long. Otherwise the kernel goes on. A counter of turns would take a
+// register.
 template <u32 kPlaces> __device__ inline bool must_end(const Fragment& f, u64 place, u32 step) {
     return static_cast<u32>(place) % kPlaces < step && must_end(f);
 }

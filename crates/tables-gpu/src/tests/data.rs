@@ -144,19 +144,7 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
         let note = format!("{}{mark} or {}", of.cents[row], of.choice[row] % 100);
         (!of.is_null(row, 12)).then_some(note)
     });
-    // Times before and after 1970.
-    let until = of.moments.iter().zip(&of.choice).enumerate();
-    let until = until.map(|(row, (moment, choice))| {
-        (!of.is_null(row, 20)).then_some(moment + choice % 5_000_000 * 1_000_003)
-    });
-    let zoned = of
-        .choice
-        .iter()
-        .map(|it| (it % (1 << 20) - 300_000) * 1_000_003);
-    let night = of.choice.iter().map(|it| it * 5 - 2_200_000_000);
-    let early = of.choice.iter().map(|it| it % 100_000 - 90_007);
-    let took = (0..rows).map(|row| (!of.is_null(row, 21)).then_some(of.cents[row] % 5_000));
-    let columns: [(&str, ArrayRef); 29] = [
+    let columns: [(&str, ArrayRef); 24] = [
         ("a", Arc::new(a.collect::<Int32Array>())),
         ("b", Arc::new(Int64Array::from(of.b.clone()))),
         ("price", decimals(&of.cents, 2)),
@@ -184,6 +172,26 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
         ("infinite", lone(f64::INFINITY)),
         ("tenth", Arc::new(Float64Array::from_iter_values(tenth))),
         ("spread", Arc::new(Float64Array::from_iter_values(spread))),
+    ];
+    let columns = columns.into_iter().chain(times(&of, rows));
+    RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true)))
+        .expect("columns of one length")
+}
+
+/// Returns columns of times before and after 1970, in all units, and of durations.
+fn times(of: &Numbers, rows: usize) -> [(&'static str, ArrayRef); 5] {
+    let until = of.moments.iter().zip(&of.choice).enumerate();
+    let until = until.map(|(row, (moment, choice))| {
+        (!of.is_null(row, 20)).then_some(moment + choice % 5_000_000 * 1_000_003)
+    });
+    let zoned = of
+        .choice
+        .iter()
+        .map(|it| (it % (1 << 20) - 300_000) * 1_000_003);
+    let night = of.choice.iter().map(|it| it * 5 - 2_200_000_000);
+    let early = of.choice.iter().map(|it| it % 100_000 - 90_007);
+    let took = (0..rows).map(|row| (!of.is_null(row, 21)).then_some(of.cents[row] % 5_000));
+    [
         (
             "until",
             Arc::new(until.collect::<TimestampMicrosecondArray>()),
@@ -201,8 +209,5 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
             "early",
             Arc::new(TimestampMicrosecondArray::from_iter_values(early)),
         ),
-    ];
-    let columns = columns.into_iter();
-    RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true)))
-        .expect("columns of one length")
+    ]
 }
