@@ -345,7 +345,9 @@ async fn temporary_files_of_a_killed_process_are_removed_by_the_next() -> Result
 fn has_file(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
-    let mut others = paths.filter(|path| !path.ends_with("LOCK") && !path.ends_with("LOCK.new"));
+    let mut others = paths.filter(|path| {
+        !path.ends_with("forebay-scratch.lock") && !path.ends_with("forebay-scratch.new")
+    });
     others.any(|path| path.is_file() || has_file(&path))
 }
 
