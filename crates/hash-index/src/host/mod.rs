@@ -6,6 +6,7 @@ mod copy;
 mod linear;
 mod partitions;
 mod perfect;
+mod runs;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
@@ -22,6 +23,7 @@ pub use copy::{CopyInFlight, HostCopy};
 use linear::Linear;
 pub use partitions::HostPartitions;
 use perfect::Perfect;
+pub use runs::{HostSieve, HostSlices};
 
 /// Rows that a thread asks the table for ahead of their turn.
 ///

@@ -47,9 +47,9 @@ kernel_arguments! {
         pub(crate) count: u64,
     }
 
-    /// The rows of a run that are of one partition: `count` rows. In a run of the host, they are the rows from `begin`
-    /// on. In one of a device, `begin` is the offset of the keys in values; the payloads are as many values behind it
-    /// as `count` rounded up to [`SLICE_ROWS`].
+    /// The rows of a run that are of one partition: `count` rows. In a run of `HostPartitions`, they are the rows from
+    /// `begin` on. In one that kernels read, `begin` is the offset of the keys in values; the payloads are as many
+    /// values behind it as `count` rounded up to [`SLICE_ROWS`].
     pub(crate) struct Slice {
         pub(crate) begin: u32,
         pub(crate) count: u32,
