@@ -80,7 +80,7 @@ pub struct JoinsArgs {
     /// Run every section once on few tuples, to check that it works; the measured times mean nothing. With
     /// `--workloads` or `--tables`, sections that have none of them are left out.
     #[arg(long, conflicts_with_all = [
-        "scale", "rounds", "device_bytes", "host_bytes", "spill_directory", "selectivity", "filter"
+        "scale", "rounds", "device_bytes", "host_bytes", "spill_directory", "selectivity", "filter", "first_pass"
     ])]
     pub smoke: bool,
     /// What becomes of the results.
@@ -592,6 +592,7 @@ mod tests {
         }
         for (case, metric) in [
             ("join-triton/partitioned", "join_s"),
+            ("join-triton/partitioned-by-cpu", "join_s"),
             ("join-c-gpus/partitioned", "join_s"),
         ] {
             assert_eq!(has(case, metric), found.is_ok(), "{case}");
@@ -648,6 +649,7 @@ mod tests {
             ("--spill-directory /tmp", "has an effect only in `spilled`"),
             ("--selectivity 0.1", "has an effect only in `spilled`"),
             ("--only cpu --filter", "has an effect only in `spilled`"),
+            ("--first-pass cpu", "has an effect only in `spilled`"),
             (
                 "--plot plots",
                 "`--plot` has an effect only in `hybrid`, `spilled`",
