@@ -140,8 +140,8 @@ pub fn on_gpu<T: Send + 'static>(
 }
 
 impl PartitionedJoin {
-    /// Takes the memory of runs and tables: device memory and a ring on this GPU, and pinned host memory to which
-    /// runs spill ([`JoinPlan::host_bytes`]). Blocks.
+    /// Takes the memory of runs and tables: device memory and a ring on this GPU, pinned host memory to which runs
+    /// spill ([`JoinPlan::host_bytes`]), and if the CPU may divide the sides, a pinned run for each thread. Blocks.
     ///
     /// # Errors
     /// If memory of the device or the host is too small or cannot be pinned, or the device is not a GPU or is lost.
@@ -221,8 +221,9 @@ impl PartitionedJoin {
         }
     }
 
-    /// Joins both sides, with these keys kept apart. Allocates device memory before it takes the pinned host memory,
-    /// because the join frees the pinned memory if it fails later.
+    /// Joins both sides, with these keys kept apart. Chooses the processor of the first pass, if the plan names none.
+    /// Allocates device memory before it takes the pinned host memory, because the join frees the pinned memory if it
+    /// fails later.
     fn run_apart(
         &mut self,
         heavy_keys: &[u64],
