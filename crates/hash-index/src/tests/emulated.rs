@@ -274,8 +274,8 @@ impl Emulated {
         Ok((totals, sifted.filtered_rows))
     }
 
-    /// Divides the rows of a side into runs, or those that a sieve keeps. Asserts that the CPU makes the same runs, with
-    /// a sieve of its own.
+    /// Divides the rows of a side into runs, or those that a sieve keeps. Asserts that the CPU makes the same runs,
+    /// with a sieve of its own.
     fn divide_side(
         &self,
         image: &mut Image,

@@ -31,8 +31,8 @@ impl SampleTimes {
 }
 
 impl PartitionedJoin {
-    /// Chooses the processor that divides both sides. Returns whether it is the CPU. Measures a sample if the plan names
-    /// no processor, and no join before has done it.
+    /// Chooses the processor that divides both sides. Returns whether it is the CPU. Measures a sample if the plan
+    /// names no processor, and no join before has done it.
     pub(super) fn choose_cpu(
         &mut self,
         heavy_keys: &[u64],
