@@ -3,10 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use forebay_device::cuda::{
-    DevicePointer, DevicePointerMut, DeviceType, KernelArguments, ProgramSpec,
-};
+use forebay_device::cuda::{DevicePointer, DevicePointerMut, DeviceType, KernelArguments};
 use tempfile::TempDir;
 
 use super::cases::Case;
@@ -42,25 +41,47 @@ pub(super) fn has_compiler() -> bool {
     found
 }
 
-/// The kernels as programs, one for each kind of arguments. A number behind the arguments selects the kernel.
-pub(super) struct Emulated {
-    folder: TempDir,
-    insert: PathBuf,
-    probe: PathBuf,
-    empty: PathBuf,
-    generate: PathBuf,
-    sift: PathBuf,
-    divide: PathBuf,
-    write_run: PathBuf,
-    insert_partition: PathBuf,
-    probe_partition: PathBuf,
+/// The kernels that take the same arguments: a program. A number behind the arguments selects the kernel.
+struct Program {
+    /// Index of the source.
+    source: usize,
+    kernels: &'static [&'static str],
+    arguments: &'static str,
+    /// The program, from its first run on.
+    compiled: OnceLock<PathBuf>,
 }
 
+/// The kernels as programs, and the folder in which they are compiled.
+pub(super) struct Emulated {
+    folder: TempDir,
+    insert: Program,
+    probe: Program,
+    empty: Program,
+    generate: Program,
+    sift: Program,
+    divide: Program,
+    write_run: Program,
+    insert_partition: Program,
+    probe_partition: Program,
+}
+
+/// The programs of the tests that run now.
+static SHARED: Mutex<Weak<Emulated>> = Mutex::new(Weak::new());
+
 impl Emulated {
-    pub(super) fn new() -> Emulated {
+    /// Returns the programs, which tests that run at the same time share.
+    pub(super) fn shared() -> Arc<Emulated> {
+        let mut shared = SHARED.lock().expect("no panic before");
+        shared.upgrade().unwrap_or_else(|| {
+            let emulated = Arc::new(Emulated::new());
+            *shared = Arc::downgrade(&emulated);
+            emulated
+        })
+    }
+
+    fn new() -> Emulated {
         let folder = TempDir::new().expect("room");
-        let specs = kernels();
-        for (name, text) in specs.iter().flat_map(|spec| &spec.headers) {
+        for (name, text) in kernels().iter().flat_map(|spec| &spec.headers) {
             let emulation = include_str!("../../../tables-gpu/src/tests/emulated.cuh");
             let text = match name.as_str() {
                 "device.cuh" => [emulation, include_str!("emulated.cuh")].concat(),
@@ -72,20 +93,22 @@ impl Emulated {
             };
             fs::write(folder.path().join(name), text).expect("room");
         }
-        let compiled = |spec: &ProgramSpec, kernels: &[&str], arguments: &str| {
-            compile(&folder, spec, kernels, arguments)
+        let program = |source, kernels: &'static [&'static str], arguments| Program {
+            source,
+            kernels,
+            arguments,
+            compiled: OnceLock::new(),
         };
-        let of_partitions = &specs[2];
         Emulated {
-            insert: compiled(&specs[0], &["insert"], "Inserting"),
-            probe: compiled(&specs[0], &["probe"], "Probing"),
-            empty: compiled(&specs[0], &["empty_slots"], "Emptying"),
-            generate: compiled(&specs[1], &["generate"], "Generating"),
-            sift: compiled(of_partitions, &["sift"], "Sifting"),
-            divide: compiled(of_partitions, &DIVIDE, "Dividing"),
-            write_run: compiled(of_partitions, &["write_run"], "WritingRun"),
-            insert_partition: compiled(of_partitions, &["insert_partition"], "InsertingPartition"),
-            probe_partition: compiled(of_partitions, &["probe_partition"], "ProbingPartition"),
+            insert: program(0, &["insert"], "Inserting"),
+            probe: program(0, &["probe"], "Probing"),
+            empty: program(0, &["empty_slots"], "Emptying"),
+            generate: program(1, &["generate"], "Generating"),
+            sift: program(2, &["sift"], "Sifting"),
+            divide: program(2, &DIVIDE, "Dividing"),
+            write_run: program(2, &["write_run"], "WritingRun"),
+            insert_partition: program(2, &["insert_partition"], "InsertingPartition"),
+            probe_partition: program(2, &["probe_partition"], "ProbingPartition"),
             folder,
         }
     }
@@ -93,7 +116,7 @@ impl Emulated {
     /// Runs a kernel over an image of memory.
     fn run<A: KernelArguments>(
         &self,
-        program: &PathBuf,
+        program: &Program,
         (entry, entries): (&str, &[String]),
         arguments: &A,
         (memory, blocks): (&mut Image, u32),
@@ -105,7 +128,9 @@ impl Emulated {
         memory.bytes[..head.len()].copy_from_slice(&head);
         let file = tempfile::NamedTempFile::new_in(self.folder.path()).expect("room");
         fs::write(file.path(), &memory.bytes).expect("room");
-        let run = Command::new(program)
+        let compiled = || compile(&self.folder, program);
+        let compiled = program.compiled.get_or_init(compiled);
+        let run = Command::new(compiled)
             .arg(file.path())
             .arg(format!("{BASE:x}"))
             // No flag is looked at.
@@ -449,9 +474,11 @@ struct Divided {
 }
 
 /// Compiles kernels that take the same arguments.
-fn compile(folder: &TempDir, spec: &ProgramSpec, kernels: &[&str], arguments: &str) -> PathBuf {
+fn compile(folder: &TempDir, program: &Program) -> PathBuf {
+    let spec = kernels().swap_remove(program.source);
+    let (wanted, arguments) = (program.kernels, program.arguments);
     let cases = spec.entries.iter().enumerate();
-    let is_one = |entry: &str| kernels.iter().any(|kernel| entry.starts_with(kernel));
+    let is_one = |entry: &str| wanted.iter().any(|kernel| entry.starts_with(kernel));
     let cases = cases.filter(|(_, entry)| is_one(entry));
     let cases: String = cases
         .map(|(index, entry)| format!("    if (f.kernel == {index}) {entry}(f.arguments);\n"))

@@ -192,7 +192,7 @@ fn kernels_emulated_on_the_cpu_agree_with_the_model() {
     if !has_compiler() {
         return;
     }
-    let emulated = Emulated::new();
+    let emulated = Emulated::shared();
     check(|case| emulated.join(case, (0, 1, None), 3));
     for case in answered().iter().step_by(3) {
         let bytes = case.shape.width().bytes() as usize;
@@ -209,7 +209,7 @@ fn kernels_of_interleaved_tables_emulated_on_the_cpu_agree_with_the_model() {
     if !has_compiler() {
         return;
     }
-    let emulated = Emulated::new();
+    let emulated = Emulated::shared();
     let is_by_slots =
         |case: &Case| case.shape.method() == TableMethod::LinearProbing && case.has_single_keys();
     let cases = answered().into_iter().filter(is_by_slots);
@@ -242,7 +242,7 @@ fn kernels_of_partitions_emulated_on_the_cpu_agree_with_the_model() {
     if !has_compiler() {
         return;
     }
-    let emulated = Emulated::new();
+    let emulated = Emulated::shared();
     let is_by_hash =
         |case: &Case| case.shape.method() == TableMethod::LinearProbing && case.has_single_keys();
     let cases = answered().into_iter().filter(is_by_hash);
@@ -262,7 +262,7 @@ fn kernels_of_sieves_emulated_on_the_cpu_agree_with_the_model() {
     if !has_compiler() {
         return;
     }
-    let emulated = Emulated::new();
+    let emulated = Emulated::shared();
     for (index, case) in sifted().iter().enumerate() {
         let (run_rows, bits, slots) = [(1000, 2, 2048), (333, 0, 2048), (500, 1, 1024)][index % 3];
         let bytes = slots * 2 * case.shape.width().bytes();
@@ -296,7 +296,7 @@ fn the_emulated_kernel_generates_what_the_host_does() {
     if !has_compiler() {
         return;
     }
-    let emulated = Emulated::new();
+    let emulated = Emulated::shared();
     let matching = |thousandths| ProbeKeys::Matching { thousandths };
     for (width, build_rows, probe_keys) in [
         (Width::Four, 1, ProbeKeys::Uniform),
