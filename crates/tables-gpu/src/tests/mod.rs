@@ -25,6 +25,7 @@ mod repeats;
 mod sessions;
 mod shares;
 mod slices;
+mod sqllogictest;
 mod texts;
 mod times;
 mod unions;
@@ -372,6 +373,11 @@ impl Fixture {
     }
 }
 
+/// Returns whether tests run at full size.
+fn is_full() -> bool {
+    std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0")
+}
+
 /// Returns what tasks return, of which as many run at once as there are threads.
 fn of_all_threads<T: Send + 'static>(
     tasks: impl Iterator<Item = SpawnedTask<T>>,
@@ -444,14 +450,13 @@ fn compile_longest(
         println!("skipped: no NVRTC");
         return;
     }
-    let is_full = std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0");
     let kernels = emulated.kernels.lock();
     let mut specs: Vec<_> = kernels.values().filter(|it| are_wanted(it)).collect();
     // The longest have the most registers.
     specs.sort_by_key(|spec| std::cmp::Reverse(spec.source.len()));
     for (major, count) in [8, 9, 10].into_iter().zip(counts) {
         let arch = Arch { major, minor: 0 };
-        let count = if is_full { specs.len() } else { count };
+        let count = if is_full() { specs.len() } else { count };
         for spec in specs.iter().take(count) {
             let cubin = compile(spec, arch).unwrap_or_else(|error| panic!("{error}"));
             for kernel in cubin.entries {

@@ -133,7 +133,7 @@ pub(super) async fn done(session: &mut Session, text: &str) {
 }
 
 /// Returns the sorted lines of the rows.
-async fn lines(outcome: Outcome) -> Result<Vec<String>, String> {
+pub(super) async fn lines(outcome: Outcome) -> Result<Vec<String>, String> {
     let Outcome::Rows(mut rows) = outcome else {
         return Err("no rows".to_owned());
     };
@@ -141,7 +141,10 @@ async fn lines(outcome: Outcome) -> Result<Vec<String>, String> {
     while let Some(batch) = rows.next().await.map_err(|it| it.to_string())? {
         batches.push(batch);
     }
-    let text = pretty_format_batches(&batches).expect("text").to_string();
+    // Without rows, some operators return a batch, and others none.
+    batches.retain(|it| it.num_rows() > 0);
+    let text = pretty_format_batches(&batches).map_err(|it| it.to_string())?;
+    let text = text.to_string();
     let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
     lines.sort();
     Ok(lines)
