@@ -71,9 +71,9 @@ impl Statement {
         ["select", "with"].contains(&self.verb().as_str())
     }
 
-    /// Returns whether the statement runs, besides queries. Others change nothing, or name files that the crate does
-    /// not have.
-    fn is_prepared(&self) -> bool {
+    /// Returns whether later queries may depend on the statement. Others change nothing, or name files that the crate
+    /// does not have.
+    fn is_needed(&self) -> bool {
         let is_external = self.sql.to_lowercase().contains("external");
         !is_external && !["explain", "copy"].contains(&self.verb().as_str())
     }
@@ -113,7 +113,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     files.filter(is_file).collect()
 }
 
-/// Returns the statements of a file, whatever they should give. What is for other databases runs too, because only the
+/// Returns the statements of a file, whatever they should give. Those for other databases run too, because only the
 /// answers of the engine and of the CPU are compared.
 fn statements(file: &Path) -> Vec<Statement> {
     let text = fs::read_to_string(file).expect("a file");
@@ -152,7 +152,8 @@ async fn answer(session: &mut Session, statement: &Statement) -> Result<Vec<Stri
     lines(outcome).await
 }
 
-/// Runs a query on the engine, and without it if the engine computed a part of the query. Returns `None` if it did not.
+/// Runs a query on the engine, and without it if the engine computed a part of the query. Returns `None` if the engine
+/// did not.
 ///
 /// # Errors
 /// How the rows differ. Errors are not compared, because their texts may name any row.
@@ -198,7 +199,7 @@ async fn compare_file(file: &Path, all: &Emulated) -> (usize, Vec<String>) {
     let (mut computed, mut skipped, mut wrong) = (0, spacing, Vec::new());
     for statement in &statements {
         if !statement.is_query() {
-            if statement.is_prepared() {
+            if statement.is_needed() {
                 drop(answer(&mut session, statement).await);
             }
         } else if skipped < spacing {
