@@ -145,7 +145,7 @@ impl Fragments {
             below = next;
         }
         let fragments = self.of_full(&below, options)?;
-        let of_window = |fragments: Plan| {
+        let of_window = |fragments: Plan| -> Result<Fragment> {
             // If the device does not list the rows, the CPU computes the functions, too.
             let fragments = kept(&fragments).ok_or_else(|| Reason::new("a scan of the CPU"))?;
             let rows = of_plan(&fragments, Reason::new("rows of a full join are below"));

@@ -328,7 +328,8 @@ impl Fragments {
         let number = number_of(node);
         if let Err(reason) = self.check_hope(number, options) {
             // All rows are more than the first.
-            return Some(Ok(Arc::new(OnCpuExec::new(Arc::clone(node), reason))));
+            let on_cpu = OnCpuExec::new(Arc::clone(node), reason);
+            return Some(Ok(Arc::new(on_cpu) as _));
         }
         let input = Arc::clone(node.children()[0]);
         let first = GpuFragmentExec::new(input, fragment, Arc::clone(&self.0), options.clone());
