@@ -20,7 +20,6 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
-use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
 use crate::constants::Subqueries;
@@ -273,19 +272,6 @@ impl Fragment {
         }
         let limit = limit.map_or(Limit::None, |count| Limit::Any(count as u64));
         Ok(Fragment::listed(rows, limit, None))
-    }
-
-    /// Returns the fragment with at least the rows that a sort with a limit keeps.
-    ///
-    /// # Errors
-    /// Why it is none.
-    pub(crate) fn of_first(sort: &SortExec) -> Result<Fragment> {
-        let rows = of_tables(sort.input())?;
-        let count = sort
-            .fetch()
-            .ok_or_else(|| Reason::new("a sort of all rows"))? as u64;
-        let by = sorted_by(sort.expr().iter(), &rows)?;
-        Ok(Fragment::listed(rows, Limit::First { by, count }, None))
     }
 
     /// Returns the fragment that returns rows, with the functions of a window and their aggregates.
@@ -603,7 +589,10 @@ pub(crate) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
 }
 
 /// Returns the rows of an operator above tables and their joins.
-fn of_tables(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
+///
+/// # Errors
+/// Why kernels cannot read them.
+pub(crate) fn of_tables(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
     let rows = rows(plan)?;
     match &rows.origin {
         Origin::Plan(_, reason) => Err(reason.clone()),
@@ -636,7 +625,9 @@ pub(crate) fn is_moving(plan: &Arc<dyn ExecutionPlan>) -> bool {
 
 /// Returns a plan without the limits of its filters and joins and of what moves their rows, and the smallest of these
 /// limits.
-fn without_limits(plan: &Arc<dyn ExecutionPlan>) -> (Arc<dyn ExecutionPlan>, Option<usize>) {
+pub(crate) fn without_limits(
+    plan: &Arc<dyn ExecutionPlan>,
+) -> (Arc<dyn ExecutionPlan>, Option<usize>) {
     let is_known = plan.is::<FilterExec>()
         || plan.is::<ProjectionExec>()
         || plan.is::<CoalescePartitionsExec>()

@@ -43,6 +43,7 @@ mod float_code;
 mod floats;
 mod fragment;
 mod from_disk;
+mod full;
 mod giving_way;
 mod gpu;
 mod gpu_files;

@@ -194,6 +194,13 @@ impl GpuFragmentExec {
         None
     }
 
+    /// Computes the fragment, unless it was computed. Returns whether the device does.
+    pub(crate) async fn run(&self, context: &Arc<TaskContext>) -> bool {
+        let work = self.work(Arc::clone(context));
+        let outcome = self.outcome.get_or_init(|| work.outcome()).await;
+        matches!(outcome, Outcome::Device(_))
+    }
+
     /// Returns why the device did not compute the fragment; `None` if it did, or nothing ran.
     pub(crate) fn reason(&self) -> Option<&Reason> {
         match self.outcome.get()? {

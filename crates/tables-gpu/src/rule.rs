@@ -233,7 +233,11 @@ impl Fragments {
         options: &GpuOptions,
     ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
         let has_hope = self.check_hope(number_of(&node), options).is_ok();
-        match sorted(&node) {
+        let fragment = sorted(&node).or_else(|reason| {
+            let of_full = self.window_of_full(&node, options);
+            of_full.unwrap_or(Err(reason))
+        });
+        match fragment {
             Ok(fragment) if has_hope => {
                 Ok(Transformed::yes(self.operator(node, fragment, options)?))
             }
@@ -310,25 +314,31 @@ impl Fragments {
     }
 
     /// Returns a sort with a limit above an operator of a device that returns the first rows, or the sort with the
-    /// reason why that was given up lately.
+    /// reason why that was given up lately; or why kernels do not tell which rows are first. Returns `None` if it is
+    /// another operator.
     fn with_first(
         &self,
         node: &Arc<dyn ExecutionPlan>,
-        fragment: Fragment,
         options: &GpuOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
+    ) -> Option<std::result::Result<Arc<dyn ExecutionPlan>, Reason>> {
+        let fragment = match first(node)? {
+            Ok(fragment) => Arc::new(fragment),
+            Err(reason) => return Some(Err(reason)),
+        };
         let number = number_of(node);
         if let Err(reason) = self.check_hope(number, options) {
             // All rows are more than the first.
-            return Ok(Arc::new(OnCpuExec::new(Arc::clone(node), reason)));
+            let on_cpu = OnCpuExec::new(Arc::clone(node), reason);
+            return Some(Ok(Arc::new(on_cpu) as _));
         }
-        let input = node.children()[0];
-        let (columns, options) = (Arc::clone(&self.0), options.clone());
-        let fragment = Arc::new(fragment);
-        let first = GpuFragmentExec::new(Arc::clone(input), fragment, columns, options)?;
+        let input = Arc::clone(node.children()[0]);
+        let first = GpuFragmentExec::new(input, fragment, Arc::clone(&self.0), options.clone());
         let keep = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
-        let inputs = vec![Arc::new(first.with_number(number)) as _];
-        Arc::clone(node).replace_children(inputs, keep)
+        let first = first.and_then(|first| {
+            let inputs = vec![Arc::new(first.with_number(number)) as _];
+            Arc::clone(node).replace_children(inputs, keep)
+        });
+        Some(first.map_err(Reason::of))
     }
 
     /// Puts an operator of a device above joins and conditions whose rows no aggregate reads.
@@ -341,7 +351,7 @@ impl Fragments {
     }
 
     /// Puts these operators below a join of the CPU, or not.
-    fn with_lists_below(
+    pub(crate) fn with_lists_below(
         &self,
         plan: Arc<dyn ExecutionPlan>,
         has_join: bool,
@@ -358,22 +368,18 @@ impl Fragments {
                 return Ok(jump(node, false));
             }
             let on_cpu = |node, reason| jump(Arc::new(OnCpuExec::new(node, reason)) as _, true);
-            let first = first(&node);
-            if let Some(Ok(first)) = first {
-                return Ok(jump(self.with_first(&node, first, options)?, true));
-            }
+            let replaced = self.with_full(&node, options);
+            let refused = match replaced.or_else(|| self.with_first(&node, options)) {
+                Some(Ok(plan)) => return Ok(jump(plan, true)),
+                Some(Err(reason)) => Some(reason),
+                None => None,
+            };
             let is_sort = node.is::<SortExec>() || node.is::<SortPreservingMergeExec>();
             // An operator with a limit, other than a sort, ends before it has read all rows. The CPU computes what is
             // below, unless the limit is one of the list.
             let has_limit = node.fetch().is_some() && !is_sort;
             let is_again = node.is::<GlobalLimitExec>() && is_limited(node.children()[0]);
-            let tried =
-                first.unwrap_or_else(
-                    || match is_window(&node) || sorted_by_all(&node).is_some() {
-                        true => sorted(&node),
-                        false => listed(&node),
-                    },
-                );
+            let tried = refused.map_or_else(|| sorted_or_listed(&node), Err);
             let is_own = is_told(&node) && !has_join;
             let is_told = is_own && reads_files(&node);
             let is_joined = |it: &Fragment| !it.rows.joins.is_empty();
@@ -611,6 +617,17 @@ fn sorted(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<Fragment, Reason
     };
     check(&fragment)?;
     Ok(fragment)
+}
+
+/// Returns the fragment of window functions, of a sort of all rows, or of other rows.
+///
+/// # Errors
+/// Why kernels do not compute it.
+fn sorted_or_listed(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<Fragment, Reason> {
+    match is_window(plan) || sorted_by_all(plan).is_some() {
+        true => sorted(plan),
+        false => listed(plan),
+    }
 }
 
 /// Returns whether an operator joins rows on the CPU.

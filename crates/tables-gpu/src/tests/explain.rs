@@ -161,7 +161,14 @@ async fn what_is_not_on_the_gpu_is_told() {
         ),
         (
             "SELECT t.b, d.label FROM t FULL JOIN d ON a = k WHERE label > 'b' OR b > 3",
-            ["// OnCpuExec: ", "a join of type Full"],
+            ["// Fragment 2, ", "anti join: "],
+        ),
+        (
+            "SELECT s, label FROM (SELECT a, sum(b) AS s FROM t GROUP BY a) AS x FULL JOIN d ON a = k",
+            [
+                "// OnCpuExec: a full join with rows of a plan",
+                "// Fragment 1, ",
+            ],
         ),
         (
             "SELECT b FROM t WHERE random() > 0.5",

@@ -14,6 +14,7 @@ mod emulated;
 mod explain;
 mod files;
 mod floats;
+mod full;
 mod joins;
 mod large;
 mod lists;
@@ -322,6 +323,7 @@ impl Fixture {
         // They take long, and the kernels of one row are those of few.
         if (2..10_000).contains(&sizes.0[0]) {
             let queries = repeats::QUERIES.iter().chain(distinct::QUERIES);
+            let queries = queries.chain(full::QUERIES);
             self.compare(queries.chain(texts::QUERIES)).await;
         }
         if sizes.0[0] < 10_000 {
@@ -479,6 +481,7 @@ async fn the_cpu_computes_what_kernels_do_not() {
                 .chain(times::REFUSED)
                 .chain(ordinals::REFUSED)
                 .chain(distinct::REFUSED)
+                .chain(full::REFUSED)
                 .chain(joins::REFUSED),
         )
         .await;
