@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use crate::arguments::Part;
 use crate::column::{Bytes, Chunk, Column, joined};
 use crate::computed::Refused;
+use crate::cost::Costs;
 use crate::counts::Counts;
 use crate::declared::Declared;
 use crate::disk::Disk;
@@ -43,9 +44,6 @@ const READS_WITHOUT_ROOM: i32 = 100;
 const READS_ON_HOST: u64 = 8;
 /// Number of columns above which the half that was used longest ago is forgotten.
 pub(crate) const COLUMNS_MAX: usize = 1 << 18;
-/// Bytes of a scan's files from which on columns are brought here unasked. A kernel with what is before and after takes
-/// about a millisecond, in which the CPU reads smaller files.
-const BYTES_MIN: u64 = 4 << 20;
 
 /// A file as it was when a scan listed it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -215,6 +213,7 @@ pub(crate) struct Columns {
     pub(crate) programs: Programs,
     pub(crate) known: Arc<Mutex<Known>>,
     pub(crate) counts: Counts,
+    pub(crate) costs: Arc<Costs>,
     /// Held by the load that runs. Loads take turns in the order in which they ask for it: those of sessions that wait,
     /// one that no session waits for, and one of declared tables.
     pub(crate) loading: Arc<tokio::sync::Mutex<()>>,
@@ -294,6 +293,7 @@ impl Columns {
             hopeless: Hopeless::default(),
             programs: Programs::default(),
             counts: Counts::default(),
+            costs: Arc::default(),
             known: Arc::clone(&freeing.0),
             loading: Arc::default(),
             unawaited: Arc::default(),
@@ -405,12 +405,6 @@ impl Columns {
             are_often_read = are_often_read && (are_texts || reads >= READS || is_here_soon());
         }
         are_often_read
-    }
-
-    /// Returns whether files are so large that the engine is faster.
-    pub(crate) fn are_worth_it(reads: &[Read]) -> bool {
-        let files = reads.iter().flat_map(|(_, files)| files);
-        files.map(|(file, _)| file.bytes).sum::<u64>() >= BYTES_MIN
     }
 
     /// Returns whether a column is here, or refused.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use crate::columns::{Columns, Resident};
+use crate::cost::Timed;
 use crate::fragment::{Fragment, Origin};
 use crate::reason::Reason;
 use crate::selection::Selection;
@@ -51,6 +52,8 @@ pub(crate) struct GpuFragmentExec {
     outcome: Arc<OnceCell<Outcome>>,
     /// What kernels did if another fragment read the groups on the device.
     stayed: Arc<OnceCell<String>>,
+    /// What tells how long the CPU takes, if it runs and that is to be told.
+    timed: Arc<OnceLock<Option<Arc<Timed>>>>,
     metrics: ExecutionPlanMetricsSet,
     properties: Arc<PlanProperties>,
 }
@@ -85,6 +88,7 @@ impl GpuFragmentExec {
             have_plans_run: Arc::default(),
             outcome: Arc::default(),
             stayed: Arc::default(),
+            timed: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
         })
     }
@@ -155,6 +159,7 @@ impl GpuFragmentExec {
             have_plans_run: Arc::default(),
             outcome: Arc::default(),
             stayed: Arc::default(),
+            timed: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
             properties: Arc::clone(&self.properties),
         }
@@ -391,6 +396,7 @@ impl ExecutionPlan for GpuFragmentExec {
         let (cpu, outcome) = (Arc::clone(&self.cpu), Arc::clone(&self.outcome));
         let work = self.work(Arc::clone(&context));
         let (strict, is_kept) = (self.options.strict, self.is_kept);
+        let (timed, columns) = (Arc::clone(&self.timed), Arc::clone(&self.columns));
         let rows = stream::once(async move {
             let outcome = outcome.get_or_init(|| work.outcome()).await;
             let rows: SendableRecordBatchStream = match outcome {
@@ -409,7 +415,10 @@ impl ExecutionPlan for GpuFragmentExec {
                     let text = format!("the GPU does not compute a part of the plan: {reason}");
                     return Err(DataFusionError::Execution(text));
                 }
-                Outcome::Cpu(_) => cpu.execute(partition, context)?,
+                Outcome::Cpu(_) => {
+                    let timed = timed.get_or_init(|| columns.timed(&cpu));
+                    Timed::watched(timed.as_ref(), cpu.execute(partition, context)?)
+                }
             };
             Ok(rows)
         });

@@ -41,10 +41,9 @@ use crate::operator::{GpuFragmentExec, number_of};
 use crate::outer::OuterJoin;
 use crate::packed::is_packable;
 use crate::program::Compiled;
-use crate::reason::Reason;
+use crate::reason::{FASTER, Reason};
 use crate::scanned::Scanned;
 use crate::window::{is_window, sorted_by_all};
-use crate::work::reads;
 use crate::{distinct, sets, union};
 
 /// Puts an operator of a device above each aggregate that the device can compute, and above joins and conditions whose
@@ -86,8 +85,10 @@ impl PhysicalOptimizerRule for Fragments {
                     tried.or_else(|_| checked(aggregate))
                 }
             };
-            let is_tried = || self.check_hope(number_of(&node), &options);
-            let tried = tried.and_then(|fragment| is_tried().map(|()| fragment));
+            let tried = tried.and_then(|fragment| {
+                self.check_worth(&node, &fragment, &options)?;
+                Ok(fragment)
+            });
             match tried {
                 Ok(fragment) => {
                     let ordering = node.properties().output_ordering().cloned();
@@ -103,7 +104,8 @@ impl PhysicalOptimizerRule for Fragments {
                 }
                 Err(reason) => {
                     self.0.counts.add_on_cpu(&reason);
-                    let node = OnCpuExec::new(node, reason);
+                    let timed = reason.is(FASTER).then(|| self.0.timed(&node)).flatten();
+                    let node = OnCpuExec::new(node, reason).with_time(timed);
                     Ok(Transformed::yes(Arc::new(node) as _))
                 }
             }
@@ -171,13 +173,11 @@ impl Fragments {
                 Ok((first, fragment))
             });
             let parts = parts.collect::<std::result::Result<Vec<_>, Reason>>()?;
-            if !options.loads {
-                // The plan stays one if the CPU would compute all parts.
-                let wanted = parts
-                    .iter()
-                    .map(|(_, fragment)| self.0.check_wanted(&reads(fragment)?));
-                wanted.reduce(|one, other| one.or(other)).transpose()?;
-            }
+            // The plan stays one if the CPU would compute all parts.
+            let wanted = parts
+                .iter()
+                .map(|(first, fragment)| self.0.weigh(first.input(), fragment, options));
+            wanted.reduce(|one, other| one.or(other)).transpose()?;
             let states = parts
                 .into_iter()
                 .map(|(first, fragment)| self.aggregated(first, fragment, options));
@@ -232,13 +232,12 @@ impl Fragments {
         node: Arc<dyn ExecutionPlan>,
         options: &GpuOptions,
     ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-        let has_hope = self.check_hope(number_of(&node), options).is_ok();
         let fragment = sorted(&node).or_else(|reason| {
             let of_full = self.window_of_full(&node, options);
             of_full.unwrap_or(Err(reason))
         });
         match fragment {
-            Ok(fragment) if has_hope => {
+            Ok(fragment) if self.check_worth(&node, &fragment, options).is_ok() => {
                 Ok(Transformed::yes(self.operator(node, fragment, options)?))
             }
             // The later pass that makes lists tells the reason.
@@ -253,9 +252,7 @@ impl Fragments {
         options: &GpuOptions,
     ) -> std::result::Result<Arc<dyn ExecutionPlan>, Reason> {
         let fragment = checked(&aggregate)?;
-        if !options.loads {
-            self.0.check_wanted(&reads(&fragment)?)?;
-        }
+        self.0.weigh(aggregate.input(), &fragment, options)?;
         self.aggregated(aggregate, fragment, options)
     }
 
@@ -289,6 +286,7 @@ impl Fragments {
         check_rows(aggregate)?;
         let by_all_keys = sets::by_all_keys(first).map_err(Reason::of)?;
         let fragment = of_states(&by_all_keys)?;
+        self.0.weigh(first.input(), &fragment, options)?;
         let states = self.aggregated(by_all_keys, fragment, options)?;
         sets::above(aggregate, first, states).map_err(Reason::of)
     }
@@ -313,8 +311,19 @@ impl Fragments {
         }
     }
 
+    /// Checks that a plan was not given up lately, and that the CPU is not estimated to be faster.
+    fn check_worth(
+        &self,
+        plan: &Arc<dyn ExecutionPlan>,
+        fragment: &Fragment,
+        options: &GpuOptions,
+    ) -> std::result::Result<(), Reason> {
+        self.check_hope(number_of(plan), options)?;
+        self.0.weigh(plan, fragment, options)
+    }
+
     /// Returns a sort with a limit above an operator of a device that returns the first rows, or the sort with the
-    /// reason why that was given up lately; or why kernels do not tell which rows are first. Returns `None` if it is
+    /// reason why the CPU computes them; or why kernels do not tell which rows are first. Returns `None` if it is
     /// another operator.
     fn with_first(
         &self,
@@ -325,8 +334,7 @@ impl Fragments {
             Ok(fragment) => Arc::new(fragment),
             Err(reason) => return Some(Err(reason)),
         };
-        let number = number_of(node);
-        if let Err(reason) = self.check_hope(number, options) {
+        if let Err(reason) = self.check_worth(node, &fragment, options) {
             // All rows are more than the first.
             let on_cpu = OnCpuExec::new(Arc::clone(node), reason);
             return Some(Ok(Arc::new(on_cpu) as _));
@@ -335,7 +343,7 @@ impl Fragments {
         let first = GpuFragmentExec::new(input, fragment, Arc::clone(&self.0), options.clone());
         let keep = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
         let first = first.and_then(|first| {
-            let inputs = vec![Arc::new(first.with_number(number)) as _];
+            let inputs = vec![Arc::new(first.with_number(number_of(node))) as _];
             Arc::clone(node).replace_children(inputs, keep)
         });
         Some(first.map_err(Reason::of))
@@ -386,7 +394,7 @@ impl Fragments {
             match tried {
                 // A join of the CPU reads no rows of a table that its other side does not have.
                 Ok(fragment) if has_join && !is_joined(&fragment) => Ok(Transformed::no(node)),
-                Ok(fragment) => match self.check_hope(number_of(&node), options) {
+                Ok(fragment) => match self.check_worth(&node, &fragment, options) {
                     Ok(()) => Ok(jump(self.operator(node, fragment, options)?, true)),
                     // The joins below have the same rows.
                     Err(reason) => Ok(on_cpu(node, reason)),
@@ -500,7 +508,7 @@ impl GpuRule for Fragments {
 }
 
 /// Returns whether an aggregate returns values, no states.
-fn is_last(aggregate: &AggregateExec) -> bool {
+pub(crate) fn is_last(aggregate: &AggregateExec) -> bool {
     !matches!(
         aggregate.mode(),
         AggregateMode::Partial | AggregateMode::PartialReduce

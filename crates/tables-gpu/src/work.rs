@@ -369,6 +369,7 @@ impl Work {
                 all.extend(batches);
             }
         }
+        self.learn(&figures, &partitions);
         Ok(OnDevice {
             partitions,
             figures: figures.text(&ready.resident),
@@ -596,7 +597,7 @@ impl Work {
     ) -> Result<std::result::Result<Vec<Resident>, Refused>> {
         let reads = reads(fragment)?;
         if !self.options.loads {
-            self.columns.check_wanted(&reads)?;
+            self.columns.check_left_to_cpu(&reads)?;
         }
         self.columns.forget_lost();
         self.columns.compile_searches(&reads).await?;

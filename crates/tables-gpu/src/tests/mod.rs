@@ -5,6 +5,7 @@ mod benchmarks;
 mod cancelled;
 mod chunks;
 mod compiling;
+mod cost;
 mod data;
 mod declared;
 mod devices;
