@@ -12,7 +12,8 @@ use datafusion::object_store::path::Path as ObjectPath;
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_tables::TableName;
 
-use crate::columns::{COLUMNS_MAX, ColumnKey, Columns, FileKey, Known, Read, State, files};
+use crate::columns::{COLUMNS_MAX, ColumnKey, Columns, Known, Read, State};
+use crate::file_key::{FileKey, files};
 use crate::fragment::Source;
 use crate::from_disk::blocking;
 use crate::giving_way::Need;
