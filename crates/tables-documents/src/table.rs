@@ -119,9 +119,13 @@ impl TableProvider for CollectionTable {
             .filter_map(|condition| filter(condition, &self.columns))
             .collect();
         let is_exact = translated.iter().all(|filter| filter.is_exact);
-        let left_out = match translated.iter().any(|filter| filter.is_exact) {
-            true => Some("conditions that the documents server answers from its cache"),
-            false => limit.map(|_| "a scan with a limit"),
+        let differs = if translated.iter().any(|filter| filter.is_exact) {
+            Some("conditions that the documents server answers from its cache")
+        } else if self.reader.version().as_ref() != Some(&self.opened) {
+            // A prepared statement may run for the first time long after it was planned.
+            Some("a collection that changed after the statement was prepared")
+        } else {
+            limit.map(|_| "a scan with a limit")
         };
         let selected = filter::all(translated.into_iter().map(|part| part.document).collect());
         let columns = self.columns.projected(projection);
@@ -139,6 +143,6 @@ impl TableProvider for CollectionTable {
         let all = || (0..self.columns.columns.len()).collect();
         let read = projection.cloned().unwrap_or_else(all);
         let table = Arc::new(self.clone());
-        Ok(Arc::new(VersionedScan::new(plan, table, read, left_out)))
+        Ok(Arc::new(VersionedScan::new(plan, table, read, differs)))
     }
 }

@@ -18,6 +18,7 @@ use crate::fragment::Source;
 use crate::from_disk::blocking;
 use crate::giving_way::Need;
 use crate::load::load;
+use crate::origin::Origin;
 use crate::packed::is_packable;
 use crate::placement::NO_ROOM;
 use crate::reason::{Kind, Reason};
@@ -30,7 +31,7 @@ const RETRY: Duration = Duration::from_secs(300);
 pub(crate) const DECLARED_MAX: usize = if cfg!(test) { 64 } else { COLUMNS_MAX / 4 };
 
 /// Reasons that do not apply to a session that waits until its columns are on the device.
-pub(crate) const SMALL: &str = "its files are small";
+pub(crate) const SMALL: &str = "its tables are small";
 const LEFT_TO_CPU: &str = "a table is declared with gpu = off";
 
 /// The columns of declared tables, and the files that are left to the CPU.
@@ -223,7 +224,8 @@ impl Columns {
         found.retain(|(file, _)| !left.has(file));
         // The files may be many, and only those that are brought are kept.
         let without_files = FileScanConfigBuilder::from(scan.clone()).with_file_groups(Vec::new());
-        let source = Source::of_files(Arc::new(without_files.build()), wanted(scan, names));
+        let origin = Origin::Files(Arc::new(without_files.build()));
+        let source = Source::of(origin, wanted(scan, names));
         let keys = found.iter().flat_map(|(file, _)| {
             let columns = source.columns.iter();
             columns.map(|column| Columns::key(file, &source, *column))

@@ -57,9 +57,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Returns columns of a scan of files, by their indexes in the table.
-    pub(crate) fn of_files(scan: Arc<FileScanConfig>, columns: Vec<usize>) -> Source {
-        let origin = Origin::Files(scan);
+    /// Returns columns of a table, by their indexes there.
+    pub(crate) fn of(origin: Origin, columns: Vec<usize>) -> Source {
         Source {
             first_computed: origin.schema().fields().len(),
             computed: Exprs::new(),
@@ -661,7 +660,7 @@ fn of_scan(scan: &FileScanConfig) -> Result<Rows> {
 }
 
 fn of_table(scan: &VersionedScan) -> Result<Rows> {
-    if let Some(reason) = scan.left_out() {
+    if let Some(reason) = scan.differs() {
         return Err(Reason::new(reason));
     }
     let table = scan.table();

@@ -39,8 +39,8 @@ use crate::placement::NO_ROOM;
 use crate::reason::Reason;
 use crate::texts::{Dictionary, Texts, TextsMax};
 
-use self::rows::of_table;
 pub(crate) use self::rows::load_plan;
+use self::rows::of_table;
 
 /// Bytes of a file that one task reads.
 pub(crate) const RANGE_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 32 << 20 };

@@ -24,7 +24,7 @@ pub(crate) struct Reason {
 pub(crate) enum Kind {
     /// Kernels do not compute the plan, its types or the ranges of its values.
     Unsupported,
-    /// The planner chose the CPU: the files are small, or a table is declared with `gpu = off`.
+    /// The planner chose the CPU: the tables are small, or one is declared with `gpu = off`.
     Planner,
     /// Columns are not on the device yet.
     Loading,

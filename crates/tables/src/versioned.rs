@@ -58,24 +58,23 @@ pub struct VersionedScan {
     scan: Arc<dyn ExecutionPlan>,
     table: Arc<dyn VersionedTable>,
     columns: Vec<usize>,
-    left_out: Option<&'static str>,
+    differs: Option<&'static str>,
 }
 
 impl VersionedScan {
-    /// Returns a scan of columns of a table, by their indexes. `left_out` tells why the scan leaves out rows that the
-    /// operators above count on it to leave out; `None` if it leaves out none, or only rows that do not meet a
-    /// condition that is evaluated again.
+    /// Returns a scan of columns of a table, by their indexes. `differs` tells why its rows are not all those of the
+    /// table's version; `None` if they are, but for rows that do not meet a condition that is evaluated again.
     pub fn new(
         scan: Arc<dyn ExecutionPlan>,
         table: Arc<dyn VersionedTable>,
         columns: Vec<usize>,
-        left_out: Option<&'static str>,
+        differs: Option<&'static str>,
     ) -> VersionedScan {
         VersionedScan {
             scan,
             table,
             columns,
-            left_out,
+            differs,
         }
     }
 
@@ -89,9 +88,9 @@ impl VersionedScan {
         &self.columns
     }
 
-    /// Returns why the scan leaves out rows that the operators above count on it to leave out.
-    pub fn left_out(&self) -> Option<&'static str> {
-        self.left_out
+    /// Returns why columns of the table's version cannot replace the scan.
+    pub fn differs(&self) -> Option<&'static str> {
+        self.differs
     }
 }
 

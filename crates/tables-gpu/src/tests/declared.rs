@@ -76,7 +76,7 @@ async fn declared_tables_come_without_a_query_and_follow_changes() {
     assert!(
         plan(&fixture, AUTO, QUERY)
             .await
-            .contains("its files are small")
+            .contains("its tables are small")
     );
     done(&mut session, "ALTER TABLE m SET (gpu = on)").await;
     until(&fixture, &["k", "name", "v"]).await;
@@ -139,7 +139,7 @@ async fn declared_files_come_without_a_query_and_follow_changes() {
     assert!(
         plan(&fixture, AUTO, other)
             .await
-            .contains("its files are small")
+            .contains("its tables are small")
     );
     replace(&folder, Sizes(&[200, 100]));
     until(&fixture, &["b", "b", "flag", "flag"]).await;

@@ -138,7 +138,7 @@ async fn what_is_not_on_the_gpu_is_told() {
     let printed = kernels(&mut lazy, query).await.expect("a reason");
     assert_has(
         &printed,
-        &["// Now on the CPU: its files are small\n// SET forebay.gpu = on "],
+        &["// Now on the CPU: its tables are small\n// SET forebay.gpu = on "],
     );
     let mut off = fixture.session("SET forebay.gpu = off").await;
     let error = kernels(&mut off, query).await.expect_err("no kernels");
