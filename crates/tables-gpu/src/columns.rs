@@ -67,7 +67,8 @@ impl ColumnKey {
         self.file.number.is_some()
     }
 
-    /// Returns the path or the URL of the table's file, and the name of the column, or what is computed of it.
+    /// Returns the path or the URL of the table's file, or the table's name if it has versions, and the name of the
+    /// column, or what is computed of it.
     pub(crate) fn names(&self) -> (String, String) {
         let FileKey { store, path, .. } = &self.file;
         let computed = self.computed.as_ref().map(ToString::to_string);

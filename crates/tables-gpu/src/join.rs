@@ -260,7 +260,7 @@ fn sides(join: &HashJoinExec) -> Result<(JoinKind, bool, Rows, Rows)> {
         // All rows have the key of a join of all pairs, so either side may have several of it.
         (true, false) if !is_of_all_pairs(join) => true,
         (false, true) if !is_of_all_pairs(join) => false,
-        _ => left.bytes() > right.bytes(),
+        _ => left.origin.bytes() > right.origin.bytes(),
     };
     let (kind, is_left) = kind_of(join, is_left_larger)?;
     let (kept, other) = if is_left {
