@@ -37,8 +37,8 @@ impl Origin {
         }
     }
 
-    /// Returns the same without the values of partitions, which belong to a scan: the same file may have others in the
-    /// next.
+    /// Returns the same without the values of partitions, which belong to a scan: the same file may have others in
+    /// the next.
     pub(crate) fn own_schema(&self) -> SchemaRef {
         match self {
             Origin::Files(scan) => Arc::clone(scan.file_source.table_schema().file_schema()),

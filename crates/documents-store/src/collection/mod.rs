@@ -154,8 +154,8 @@ impl Collection {
         self.counts.commits_ended.load(Ordering::SeqCst)
     }
 
-    /// Returns whether the collection has this version, is not dropped, and no change is being committed. Scans between
-    /// two calls that return true for the same version return the documents of the version.
+    /// Returns whether the collection has this version, is not dropped, and no change is being committed. Scans
+    /// between two calls that return true for the same version return the documents of the version.
     pub fn has_version(&self, version: u64) -> bool {
         self.version() == version
             && self.counts.commits_begun.load(Ordering::SeqCst) == version
