@@ -2,18 +2,22 @@
 
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::pruning::PrunableStatistics;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::{CrossJoinExec, NestedLoopJoinExec};
+use forebay_tables::VersionedScan;
 
 use crate::alternatives::AlternativesExec;
 use crate::column::Bytes;
-use crate::columns::{Columns, FileKey, State, files};
+use crate::columns::{Columns, State};
 use crate::declared::file_scan;
-use crate::fragment::{Fragment, Origin};
+use crate::file_key::{FileKey, files};
+use crate::fragment::Fragment;
 use crate::operator::GpuFragmentExec;
+use crate::origin::Origin;
 use crate::reason::Reason;
 
 /// Number of kinds of work of the CPU: a run, its tables, and the values that it reads of these.
@@ -34,10 +38,7 @@ impl Columns {
     pub(crate) fn amounts(&self, fragment: &Fragment) -> Result<[u64; GPU_KINDS], Reason> {
         let mut bytes = Bytes::default();
         for source in &fragment.sources {
-            let Origin::Files(scan) = &source.origin else {
-                continue;
-            };
-            let counted = counted(scan)?;
+            let counted = counted(&source.origin)?;
             let known = self.known.lock();
             for (file, rows) in &counted {
                 for column in &source.columns {
@@ -54,11 +55,28 @@ impl Columns {
     }
 }
 
-/// Returns the files of a scan of which rows may meet its conditions, with the number of their rows.
+/// Returns the files of which rows may meet the conditions of a scan, or the version of a table, with the number of
+/// rows.
 ///
 /// # Errors
 /// If the scan reads only a part of a file.
-fn counted(scan: &FileScanConfig) -> Result<Vec<(FileKey, u64)>, Reason> {
+fn counted(origin: &Origin) -> Result<Vec<(FileKey, u64)>, Reason> {
+    match origin {
+        Origin::Files(scan) => counted_files(scan),
+        Origin::Table(table) => {
+            let rows = rows_in(table.version().bytes, &table.schema());
+            Ok(vec![(FileKey::of_version(table.version()), rows)])
+        }
+        Origin::Plan(..) => Ok(Vec::new()),
+    }
+}
+
+/// Returns the assumed number of rows in this many bytes.
+fn rows_in(bytes: u64, schema: &SchemaRef) -> u64 {
+    bytes / (VALUE_BYTES * schema.fields().len().max(1) as u64)
+}
+
+fn counted_files(scan: &FileScanConfig) -> Result<Vec<(FileKey, u64)>, Reason> {
     let mut found = files(scan)?;
     let schema = scan.file_source.table_schema().table_schema();
     let statistics = found.iter().map(|(_, file)| file.statistics.clone());
@@ -74,11 +92,10 @@ fn counted(scan: &FileScanConfig) -> Result<Vec<(FileKey, u64)>, Reason> {
         let mut kept = kept.into_iter();
         found.retain(|_| kept.next().unwrap_or(true));
     }
-    let row_bytes = VALUE_BYTES * schema.fields().len().max(1) as u64;
     let found = found.into_iter().map(|(key, file)| {
         let statistics = file.statistics.as_ref();
         let rows = statistics.and_then(|it| it.num_rows.get_value());
-        let assumed = file.object_meta.size / row_bytes;
+        let assumed = rows_in(file.object_meta.size, schema);
         (key, rows.map_or(assumed, |rows| *rows as u64))
     });
     Ok(found.collect())
@@ -100,11 +117,21 @@ impl Scans {
         if let Some(scan) = file_scan(plan) {
             let columns = scan.projected_schema().map_or(1, |it| it.fields().len());
             // A scan of parts of files is one of unknown length.
-            let rows = counted(scan).map_or(u64::MAX, |it| it.iter().map(|(_, rows)| rows).sum());
+            let rows = counted_files(scan).map_or(u64::MAX, |it| it.iter().map(|(_, rows)| rows).sum());
             return Scans {
                 tables: 1,
                 values: rows.saturating_mul(columns.max(1) as u64),
                 rows,
+                has_fragment: false,
+            };
+        }
+        if let Some(scan) = plan.downcast_ref::<VersionedScan>() {
+            // Whole documents are read, whatever the columns are.
+            let bytes = scan.table().version().bytes;
+            return Scans {
+                tables: 1,
+                values: bytes / VALUE_BYTES,
+                rows: rows_in(bytes, &scan.table().schema()),
                 has_fragment: false,
             };
         }

@@ -1,7 +1,7 @@
 //! The columns that an engine holds, by file.
 //!
-//! A file is known by its place, size, time and tag, so that a file that changed is another one. A loss of the device
-//! loses nothing, since files are read again.
+//! A file is known by its place, size, time and tag, so that a file that changed is another one. A version of a table
+//! without files counts as a file. A loss of the device loses nothing, since files are read again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::datasource::listing::PartitionedFile;
-use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::execution::TaskContext;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::collect_columns;
@@ -25,6 +24,7 @@ use crate::counts::Counts;
 use crate::declared::Declared;
 use crate::disk::Disk;
 use crate::engine::Engine;
+use crate::file_key::FileKey;
 use crate::fragment::{Rows, Source};
 use crate::giving_way::{Freeing, Need};
 use crate::hopeless::Hopeless;
@@ -45,17 +45,6 @@ const READS_ON_HOST: u64 = 8;
 /// Number of columns above which the half that was used longest ago is forgotten.
 pub(crate) const COLUMNS_MAX: usize = 1 << 18;
 
-/// A file as it was when a scan listed it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct FileKey {
-    pub(crate) store: String,
-    pub(crate) path: String,
-    bytes: u64,
-    modified: Option<i64>,
-    tag: Option<String>,
-    version: Option<String>,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ColumnKey {
     pub(crate) file: FileKey,
@@ -71,7 +60,13 @@ impl ColumnKey {
         self.file.bytes
     }
 
-    /// Returns the path or the URL of the table's file, and the name of the column, or what is computed of it.
+    /// Returns whether the table has versions instead of files.
+    pub(crate) fn is_of_version(&self) -> bool {
+        self.file.number.is_some()
+    }
+
+    /// Returns the path or the URL of the table's file, or the table's name if it has versions, and the name of the
+    /// column, or what is computed of it.
     pub(crate) fn names(&self) -> (String, String) {
         let FileKey { store, path, .. } = &self.file;
         let computed = self.computed.as_ref().map(ToString::to_string);
@@ -148,6 +143,9 @@ impl Known {
         (query, now): (&Arc<TaskContext>, Instant),
     ) -> Result<Result<Arc<Column>, i32>, Reason> {
         let used = self.uses;
+        if key.is_of_version() && !self.columns.contains_key(&key) {
+            self.forget_before(&key.file);
+        }
         let entry = self
             .columns
             .entry(key)
@@ -233,52 +231,6 @@ pub(crate) struct Resident {
 
 /// A source and its files.
 pub(crate) type Read = (Arc<Source>, Vec<(FileKey, PartitionedFile)>);
-
-/// Returns the files of a scan, each once.
-///
-/// # Errors
-/// If the scan reads only a part of a file.
-pub(crate) fn files(scan: &FileScanConfig) -> Result<Vec<(FileKey, PartitionedFile)>, Reason> {
-    let mut found: Vec<(FileKey, PartitionedFile, u64)> = Vec::new();
-    let mut known: HashMap<FileKey, usize> = HashMap::new();
-    for file in scan.file_groups.iter().flat_map(|group| group.iter()) {
-        let key = file_key(scan, file);
-        let bytes = file.object_meta.size;
-        let read = match &file.range {
-            Some(range) => (range.end - range.start).unsigned_abs(),
-            None => bytes,
-        };
-        match known.get(&key) {
-            Some(index) => found[*index].2 += read,
-            None => {
-                known.insert(key.clone(), found.len());
-                let mut whole = file.clone();
-                whole.range = None;
-                found.push((key, whole, read));
-            }
-        }
-    }
-    let is_whole = |(key, _, read): &(FileKey, PartitionedFile, u64)| *read == key.bytes;
-    match found.iter().all(is_whole) {
-        true => Ok(found
-            .into_iter()
-            .map(|(key, file, _)| (key, file))
-            .collect()),
-        false => Err(Reason::new("the scan reads parts of files, or some twice")),
-    }
-}
-
-fn file_key(scan: &FileScanConfig, file: &PartitionedFile) -> FileKey {
-    let object = &file.object_meta;
-    FileKey {
-        store: scan.object_store_url.as_str().to_owned(),
-        path: object.location.to_string(),
-        bytes: object.size,
-        modified: object.last_modified.timestamp_nanos_opt(),
-        tag: object.e_tag.clone(),
-        version: object.version.clone(),
-    }
-}
 
 impl Columns {
     pub(crate) fn new(
@@ -616,6 +568,7 @@ mod tests {
                 modified: None,
                 tag: None,
                 version: None,
+                number: None,
             },
             name: name.to_owned(),
             data_type: DataType::Utf8,

@@ -12,7 +12,7 @@ use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
-use crate::fragment::{Exprs, Fragment, Origin, Rows, column_of};
+use crate::fragment::{Exprs, Fragment, Rows, column_of};
 use crate::join::Join;
 use crate::kept::{Kept, Place};
 use crate::packed::{is_packable, is_text};
@@ -191,8 +191,7 @@ impl Rows {
         }
         // A computed column is not computed again.
         let is_text = index < self.width() && is_text(self.schema.field(index).data_type());
-        let is_of_files = matches!(self.origin, Origin::Files(_));
-        if is_text && is_of_files && is_wanted(self.source, index) {
+        if is_text && !self.origin.is_plan() && is_wanted(self.source, index) {
             let of_row = Arc::new(Kept::new(Arc::clone(key), Place::Host));
             let with = (&mut self.schema, &mut self.computed);
             *key = computed_column(of_row, with).map_err(Reason::of)?;

@@ -12,11 +12,13 @@ use datafusion::object_store::path::Path as ObjectPath;
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_tables::TableName;
 
-use crate::columns::{COLUMNS_MAX, ColumnKey, Columns, FileKey, Known, Read, State, files};
+use crate::columns::{COLUMNS_MAX, ColumnKey, Columns, Known, Read, State};
+use crate::file_key::{FileKey, files};
 use crate::fragment::Source;
 use crate::from_disk::blocking;
 use crate::giving_way::Need;
 use crate::load::load;
+use crate::origin::Origin;
 use crate::packed::is_packable;
 use crate::placement::NO_ROOM;
 use crate::reason::{Kind, Reason};
@@ -221,7 +223,8 @@ impl Columns {
         found.retain(|(file, _)| !left.has(file));
         // The files may be many, and only those that are brought are kept.
         let without_files = FileScanConfigBuilder::from(scan.clone()).with_file_groups(Vec::new());
-        let source = Source::of_files(Arc::new(without_files.build()), wanted(scan, names));
+        let origin = Origin::Files(Arc::new(without_files.build()));
+        let source = Source::of(origin, wanted(scan, names));
         let keys = found.iter().flat_map(|(file, _)| {
             let columns = source.columns.iter();
             columns.map(|column| Columns::key(file, &source, *column))

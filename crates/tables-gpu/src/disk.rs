@@ -46,9 +46,10 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// Returns the name of the file of a column; `None` if it is computed.
+    /// Returns the name of the file of a column; `None` if it is computed, or of a table that has versions: their
+    /// numbers begin again when the server does.
     pub(crate) fn of(key: &ColumnKey) -> Option<Name> {
-        if key.computed.is_some() {
+        if key.computed.is_some() || key.is_of_version() {
             return None;
         }
         let (column, version) = key.texts();

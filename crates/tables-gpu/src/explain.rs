@@ -11,7 +11,7 @@ use datafusion::physical_plan::{
 };
 
 use crate::comments::{list, of_aggregate, of_function, of_join, of_slot, of_window, sql};
-use crate::fragment::{Fragment, Origin, Rows};
+use crate::fragment::{Fragment, Rows};
 use crate::groups::Place;
 use crate::on_cpu::OnCpuExec;
 use crate::operator::GpuFragmentExec;
@@ -180,14 +180,7 @@ fn add_builds(fragment: &Fragment, rows: &Rows, kernel: &Kernel, all: &mut Vec<P
 /// Returns a kernel that reads rows.
 fn of_rows(fragment: &Fragment, does: String, kernel: &Kernel, place: Option<Place>) -> Printed {
     let source = &fragment.sources[kernel.of_source];
-    let from = match &source.origin {
-        Origin::Files(scan) => {
-            let mut files = scan.file_groups.iter().flat_map(|it| it.iter());
-            let first = files.next().map(|it| it.object_meta.location.to_string());
-            format!("rows of {}", first.unwrap_or_default())
-        }
-        Origin::Plan(plan, _) => format!("rows of {}", plan.name()),
-    };
+    let from = format!("rows of {}", source.origin.name());
     let columns = kernel.columns.iter().enumerate();
     let columns = columns.map(|(index, column)| {
         let expr = sql(&source.expr(*column));

@@ -25,7 +25,8 @@ use tokio::sync::OnceCell;
 
 use crate::columns::{Columns, Resident};
 use crate::cost::Timed;
-use crate::fragment::{Fragment, Origin};
+use crate::fragment::Fragment;
+use crate::origin::Origin;
 use crate::reason::Reason;
 use crate::selection::Selection;
 use crate::work::{OnDevice, Outcome, Staying, Work};
@@ -72,7 +73,7 @@ impl GpuFragmentExec {
         let sources = fragment.sources.iter();
         let plans = sources.filter_map(|source| match &source.origin {
             Origin::Plan(plan, _) => Some(Arc::clone(plan)),
-            Origin::Files(_) => None,
+            Origin::Files(_) | Origin::Table(_) => None,
         });
         Ok(GpuFragmentExec {
             number: number_of(&cpu),

@@ -27,7 +27,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ChildrenPropertiesMode, ExecutionPlan, Partitioning, ReplaceChildrenOptions,
 };
-use forebay_tables::{GpuColumns, GpuFigures, GpuOptions, GpuRule, TableName};
+use forebay_tables::{GpuColumns, GpuFigures, GpuOptions, GpuRule, TableName, VersionedScan};
 use futures_util::future::BoxFuture;
 
 use crate::above;
@@ -35,7 +35,7 @@ use crate::alternatives::AlternativesExec;
 use crate::columns::Columns;
 use crate::constants;
 use crate::explain;
-use crate::fragment::{Fragment, Origin, Source, is_limited, is_moving, rows};
+use crate::fragment::{Fragment, Source, is_limited, is_moving, rows};
 use crate::on_cpu::OnCpuExec;
 use crate::operator::{GpuFragmentExec, number_of};
 use crate::outer::OuterJoin;
@@ -515,9 +515,11 @@ pub(crate) fn is_last(aggregate: &AggregateExec) -> bool {
     )
 }
 
+/// Returns whether a plan reads files, or tables that have versions.
 fn reads_files(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let scan = plan.downcast_ref::<DataSourceExec>();
     scan.is_some_and(|it| it.data_source().is::<FileScanConfig>())
+        || plan.is::<VersionedScan>()
         || plan.children().into_iter().any(reads_files)
 }
 
@@ -692,15 +694,11 @@ pub(crate) fn is_by_columns(partitioning: &Partitioning) -> bool {
 /// Checks that the columns of a source can be kept on a device.
 fn check_columns(source: &Source) -> std::result::Result<(), Reason> {
     let schema = source.schema();
-    let in_file = match &source.origin {
-        Origin::Files(scan) => scan.file_source.table_schema().file_schema().fields().len(),
-        Origin::Plan(..) => usize::MAX,
-    };
+    let in_file = source.origin.own_schema().fields().len();
     // What is computed is of a type that can be kept.
     let of_files = source.columns.iter();
     for column in of_files.filter(|it| source.computed(**it).is_none()) {
         let field = schema.field(*column);
-        // The values of partitions are those of a scan: the same file may have another one in the next.
         if *column >= in_file {
             let text = format!("the column {} is not in the files", field.name());
             return Err(Reason::new(text));

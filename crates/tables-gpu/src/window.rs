@@ -14,11 +14,10 @@ use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMerge
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec, WindowUDFExpr};
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
-use crate::fragment::{
-    Aggregate, Exprs, Fragment, Origin, Rows, is_moving, over_rows, rows, sorted_by,
-};
+use crate::fragment::{Aggregate, Exprs, Fragment, Rows, is_moving, over_rows, rows, sorted_by};
 use crate::limit::Limit;
 use crate::operator::GpuFragmentExec;
+use crate::origin::Origin;
 use crate::reason::Reason;
 use crate::rule::check;
 

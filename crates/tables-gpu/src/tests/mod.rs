@@ -4,6 +4,7 @@ mod arithmetic;
 mod benchmarks;
 mod cancelled;
 mod chunks;
+mod collections;
 mod compiling;
 mod cost;
 mod data;
