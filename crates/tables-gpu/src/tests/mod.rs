@@ -13,6 +13,7 @@ mod edges;
 mod emulated;
 mod explain;
 mod files;
+mod filters;
 mod floats;
 mod joins;
 mod large;
