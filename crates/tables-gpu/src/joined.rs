@@ -611,9 +611,9 @@ impl Code<'_, '_> {
         let dense = Dense { ranges };
         let of_rows = ELEMENTS_OF_ROW_MAX.saturating_mul(self.draft.scanned.rows);
         let elements_max = of_rows.saturating_add(ELEMENTS_MIN).min(ELEMENTS_MAX);
-        let elements = dense.elements();
-        let elements =
-            elements.ok_or_else(|| Reason::new("a join by keys of more than 64 bits"))?;
+        let elements = dense
+            .elements()
+            .ok_or_else(|| Reason::new("a join by keys of more than 64 bits"))?;
         let is_hashed = elements > elements_max;
         let index = self.index(keys, &dense)?;
         let (rows, spread) = (self.draft.scanned.rows, self.draft.rows.spread);
