@@ -156,7 +156,7 @@ impl<'k, 'a> Code<'k, 'a> {
     pub(crate) fn number(&mut self, column: usize) -> Result<Value> {
         let scanned = self.draft.scanned;
         if is_float(&scanned.data_type(column)) {
-            return self.decimal_column(column);
+            return self.decimal_column(column, 0);
         }
         let (min, max) = scanned.range(column).unwrap_or((0, 0));
         let (cursor, valid) = self.cursor(column)?;

@@ -15,6 +15,7 @@ mod edges;
 mod emulated;
 mod explain;
 mod files;
+mod filters;
 mod floats;
 mod full;
 mod joins;
@@ -694,7 +695,8 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
         let fixture = Fixture::new(open(), sizes).await;
         fixture.compare_all(sizes).await;
         if sizes.0[0] < 1000 {
-            fixture.compare(lists::QUERIES).await;
+            let queries = lists::QUERIES.iter().chain(floats::JOINS);
+            fixture.compare(queries).await;
         }
     }
     drop(device);
