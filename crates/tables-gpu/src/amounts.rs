@@ -117,7 +117,8 @@ impl Scans {
         if let Some(scan) = file_scan(plan) {
             let columns = scan.projected_schema().map_or(1, |it| it.fields().len());
             // A scan of parts of files is one of unknown length.
-            let rows = counted_files(scan).map_or(u64::MAX, |it| it.iter().map(|(_, rows)| rows).sum());
+            let rows =
+                counted_files(scan).map_or(u64::MAX, |it| it.iter().map(|(_, rows)| rows).sum());
             return Scans {
                 tables: 1,
                 values: rows.saturating_mul(columns.max(1) as u64),
