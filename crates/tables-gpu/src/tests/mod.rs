@@ -14,6 +14,7 @@ mod emulated;
 mod explain;
 mod files;
 mod floats;
+mod halves;
 mod joins;
 mod large;
 mod lists;
