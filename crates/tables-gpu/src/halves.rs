@@ -1,5 +1,5 @@
-//! Decimals of more than 64 bits. The device keeps such a column as two: the upper halves of its numbers, and the lower
-//! ones. Kernels join them.
+//! Decimals of more than 64 bits. The device keeps such a column as two: the upper halves of its numbers, and the
+//! lower ones. Kernels join them.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

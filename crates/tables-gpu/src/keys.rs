@@ -142,8 +142,8 @@ impl Code<'_, '_> {
         numbered.or_else(|reason| self.wide_key(expr, is_of_list).map_err(|_| reason))
     }
 
-    /// Declares the number of a key of which all numbers of 64 bits, or of 128, may be values: that of a float orders as
-    /// it does.
+    /// Declares the number of a key of which all numbers of 64 bits, or of 128, may be values: that of a float orders
+    /// as it does.
     fn wide_key(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
