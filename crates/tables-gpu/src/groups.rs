@@ -180,7 +180,7 @@ pub(crate) enum Values {
     },
     /// The texts of all rows.
     Rows(RowTexts),
-    /// All numbers of 64 bits.
+    /// All numbers of 64 bits, or of 128.
     Wide(DataType),
 }
 

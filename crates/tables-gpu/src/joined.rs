@@ -602,7 +602,8 @@ impl Code<'_, '_> {
         let mut ranges = Vec::new();
         for value in keys {
             let first = i64::try_from(value.min).ok();
-            let count = u64::try_from(value.max - value.min + 1).ok();
+            let count = value.max.checked_sub(value.min);
+            let count = count.and_then(|it| u64::try_from(it + 1).ok());
             let (Some(first), Some(count)) = (first, count) else {
                 return Err(Reason::new("a join by a key of more than 63 bits"));
             };

@@ -51,6 +51,7 @@ mod giving_way;
 mod gpu;
 mod gpu_files;
 mod groups;
+mod halves;
 mod hopeless;
 mod host;
 mod in_list;

@@ -18,6 +18,7 @@ mod files;
 mod filters;
 mod floats;
 mod full;
+mod halves;
 mod joins;
 mod large;
 mod lists;
