@@ -106,7 +106,10 @@ impl Width {
     pub fn assert_is_uniform(self, what: &str) {
         self.assert_is_single(what);
         let is_uniform = self.is_uniform();
-        assert!(is_uniform, "{what} do not support keys and payloads of two widths");
+        assert!(
+            is_uniform,
+            "{what} do not support keys and payloads of two widths"
+        );
     }
 }
 
