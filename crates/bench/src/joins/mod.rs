@@ -51,8 +51,8 @@ const ROUNDS_MAX: u64 = 1 << 20;
 /// Options of `forebay bench joins`.
 #[derive(Args, Clone, Debug)]
 pub struct JoinsArgs {
-    /// Fraction of the paper's tuples, from 0.00001 to 4. 1 needs 60 GiB of device memory and 60 GiB of host memory,
-    /// or 48 GiB of each without the workload `composite`. The build sides of the workloads are not scaled below
+    /// Fraction of the paper's tuples, from 0.00001 to 4. 1 needs 60 GiB of device memory and 110 GiB of host memory,
+    /// or 48 and 72 GiB without the workload `composite`. The build sides of the workloads are not scaled below
     /// 262,144 tuples; the sections `hybrid`, `spilled` and `figures` have sides and minimums of their own.
     #[arg(long, value_name = "NUMBER", default_value_t = 0.015625, value_parser = scale)]
     pub scale: f64,

@@ -20,11 +20,12 @@ pub enum Tuples {
     B,
     /// 1,024 million by 1,024 million tuples of 4-byte keys and payloads.
     C,
-    /// As `a`, with keys of 4 bytes. Only in the sections `device` and `cpu`, as all that follow.
+    /// As `a`, with keys of 4 bytes. Only in the sections `device` and `cpu`.
     NarrowKeys,
-    /// As `a`, with payloads of 4 bytes.
+    /// As `a`, with payloads of 4 bytes. Only in the sections `device` and `cpu`.
     NarrowPayloads,
-    /// As `a`, with keys of two 8-byte numbers: with linear probing, and in partitions on the CPU.
+    /// As `a`, with keys of two 8-byte numbers. Only in the sections `device` and `cpu`, with linear probing, and on the
+    /// CPU in partitions.
     Composite,
 }
 
