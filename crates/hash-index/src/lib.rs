@@ -1,9 +1,9 @@
 //! Hash tables in the memory of devices: a join builds one from the rows of its smaller side, and probes it with those
 //! of the other.
 //!
-//! Keys and payloads are columns of unsigned numbers of 4 or 8 bytes, of one [`Width`] or of two; a composite key is two
-//! numbers of 8 bytes. A [`TableShape`] names one of three layouts: an array by key for dense keys that occur once,
-//! linear probing, and buckets of 64 bytes. Composite keys need linear probing. [`IndexBuilder`] and [`HashIndex`] are tables on a GPU,
+//! Keys and payloads are columns of unsigned numbers of 4 or 8 bytes; a composite key is two numbers of 8 bytes. A
+//! [`TableShape`] names one of three layouts: an array by key for dense keys that occur once, linear probing, and
+//! buckets of 64 bytes. Composite keys need linear probing. [`IndexBuilder`] and [`HashIndex`] are tables on a GPU,
 //! [`HostIndex`] is the same table in host memory, built and probed by all cores. [`HostPartitions`] divides both
 //! sides into partitions whose tables fit in the caches of a core. A probe adds up the matches: their number, and the
 //! sums of the payloads of both sides.

@@ -20,8 +20,8 @@ pub(crate) const HASH_SECOND: u64 = 0xD6E8_FEB8_6659_FD93;
 
 /// Bytes of a key, and of a payload.
 ///
-/// Rows of [`Width::FourEight`] and [`Width::EightFour`] are narrow in columns and in runs. Slots and buckets of their
-/// tables are those of [`Width::Eight`]; a table by key has only payloads, in their own width.
+/// Rows of [`Width::FourEight`] and [`Width::EightFour`] are narrow in columns and in runs. Slots and buckets of
+/// their tables are those of [`Width::Eight`]; a table by key has only payloads, in their own width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Width {
     /// 4-byte keys and 4-byte payloads.

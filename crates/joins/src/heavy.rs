@@ -20,8 +20,8 @@ const SAMPLED_ROWS: u64 = 4;
 
 /// Returns the heavy keys of a build side in ascending order, as estimated from at most `sample` of its rows. If
 /// there are more than [`HEAVY_KEYS_MAX`], it returns those with the most rows. 2^64 - 1 is never among them, because
-/// a table keeps the rows of this key aside, and so has room for any number of them. Composite keys are not kept apart:
-/// it returns none.
+/// a table keeps the rows of this key aside, and so has room for any number of them. Composite keys are not kept
+/// apart: it returns none.
 ///
 /// # Errors
 /// If the join is stopped before the sample is complete.

@@ -1,9 +1,9 @@
 //! `forebay bench joins`: hash joins of generated rows in device memory, from host memory, on the CPU, and by several
 //! processors.
 //!
-//! The workloads are A, B and C of Lutz et al. (SIGMOD 2020, table 2), and A with keys or payloads of other widths; the
-//! sections `hybrid`, `spilled` and `figures` have others. Every run must find the number of matches and the sums of both
-//! payloads that the generator's formulas give, which use no hash table.
+//! The workloads are A, B and C of Lutz et al. (SIGMOD 2020, table 2), and A with keys or payloads of other widths;
+//! the sections `hybrid`, `spilled` and `figures` have others. Every run must find the number of matches and the sums
+//! of both payloads that the generator's formulas give, which use no hash table.
 
 mod co_processing;
 mod device;

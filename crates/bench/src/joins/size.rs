@@ -24,8 +24,8 @@ pub enum Tuples {
     NarrowKeys,
     /// As `a`, with payloads of 4 bytes. Only in the sections `device` and `cpu`.
     NarrowPayloads,
-    /// As `a`, with keys of two 8-byte numbers. Only in the sections `device` and `cpu`, with linear probing, and on the
-    /// CPU in partitions.
+    /// As `a`, with keys of two 8-byte numbers. Only in the sections `device` and `cpu`, with linear probing, and on
+    /// the CPU in partitions.
     Composite,
 }
 

@@ -266,8 +266,8 @@ impl<T: Table + fmt::Debug + Send> AnyTable for T {
     }
 }
 
-/// Returns an empty table for rows whose keys are single numbers, which `threads` threads write. A bucket has `N` slots
-/// of numbers of the type `W`.
+/// Returns an empty table for rows whose keys are single numbers. `threads` threads write it. A bucket has `N` slots of
+/// numbers of the type `W`.
 fn single<K: Word, P: Cell, W: Cell, const N: usize>(
     shape: TableShape,
     threads: usize,

@@ -253,8 +253,8 @@ fn join<T: PartitionTable>(
 
 /// A table for the rows of one partition.
 trait PartitionTable: Table + Send {
-    /// Returns an empty table for keys whose hashes have the same upper `skipped_bits`. `is_shared` says whether several
-    /// threads insert rows.
+    /// Returns an empty table for keys whose hashes have the same upper `skipped_bits`. `is_shared` says whether
+    /// several threads insert rows.
     fn empty(shape: TableShape, skipped_bits: u32, is_shared: bool) -> Self;
 
     /// Empties the table.

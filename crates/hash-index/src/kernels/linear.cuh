@@ -1,6 +1,6 @@
 // Linear probing: a row is in the first slot that was free from the slot of its key's hash on. A slot is a key and
-// its payload, of the same width, which one access reads. With a composite key, a slot also has the key's mark and is a
-// sector of 32 bytes.
+// its payload, of the same width, which one access reads. With a composite key, a slot also has the key's mark and is
+// a sector of 32 bytes.
 #pragma once
 #include "rows.cuh"
 

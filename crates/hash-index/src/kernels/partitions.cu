@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(kThreads) place_slices(const __grid_constant__
 // The rows of a tile, sorted by partition.
 extern __shared__ __align__(16) u8 tile[];
 
-// Calls `work` with the index of each of `count` rows and what `load` returns for it; kAhead rows of a thread are loaded
-// ahead.
+// Calls `work` with the index of each of `count` rows and what `load` returns for it. kAhead rows of a thread are
+// loaded ahead.
 template <u32 kAhead, class Load, class Work>
 __device__ inline void each_of_tile(u32 count, Load load, Work work) {
     for (u32 first = threadIdx.x; first < count; first += kAhead * blockDim.x) {
@@ -171,8 +171,8 @@ __global__ void __launch_bounds__(kThreads) write_run(const __grid_constant__ Wr
     for (u64 vector = this_thread(); vector < vectors; vector += threads()) to[vector] = from[vector];
 }
 
-// Blocks of a multiprocessor. With its own choice the compiler spills 8 bytes of `probe_partition` for sm_80, and with
-// three blocks those of composite keys.
+// Blocks of a multiprocessor. With its own choice the compiler spills 8 bytes of `probe_partition` for sm_80. With
+// three blocks it spills composite keys.
 template <class Table>
 constexpr u32 kBlocks = sizeof(typename Table::Key) <= sizeof(u64) ? 3 : 2;
 

@@ -30,8 +30,8 @@ __device__ inline bool operator==(const CompositeKey& a, const CompositeKey& b) 
 // Returns the hash of a composite key; as `hash_of_composite` in `shape.rs`.
 __device__ inline u64 hash_of(const CompositeKey& key) { return hash_of(hash_of(key.first) ^ key.second); }
 
-// The type of a row's key in slots and buckets. Rows of which only one number has 8 bytes are stored as rows of two such
-// numbers.
+// The type of a row's key in slots and buckets. Rows of which only one number has 8 bytes are stored as rows of two
+// such numbers.
 template <class Key, class Payload>
 struct StoredKey {
     using Type = u64;
