@@ -211,7 +211,7 @@ impl Emulated {
             let emptying = Emptying {
                 slots: DevicePointerMut::new(slots),
                 bytes: shape.slot_bytes(),
-                chunk_bytes: CHUNK_SLOTS * 2 * shape.width().bytes(),
+                chunk_bytes: CHUNK_SLOTS * shape.bytes_of_slot(),
                 gpus,
                 gpu,
                 blocks_of_chunk: 2,
@@ -373,7 +373,7 @@ impl Emulated {
             from: DevicePointer::new(from),
             to: DevicePointerMut::new(to),
             last: DevicePointer::new(last),
-            value_bytes: shape.width().bytes(),
+            row_bytes: shape.width().row_bytes(),
         };
         let selected = ("write_run", &kernels()[2].entries[..]);
         self.run(&self.write_run, selected, &writing, (image, blocks));
