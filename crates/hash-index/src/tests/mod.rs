@@ -168,6 +168,17 @@ fn large_sides_are_joined_by_several_runs_and_a_heavy_partition_by_all_threads()
         probe_rows: 700_000,
         probe_keys: ProbeKeys::Uniform,
     };
+    for width in [Width::EightFour, Width::Composite] {
+        let workload = Workload { width, ..workload };
+        let case = Case {
+            name: format!("several runs, {width:?}"),
+            shape: TableShape::linear_probing(width, 300_000),
+            build: side_of(&workload, Side::Build),
+            probe: side_of(&workload, Side::Probe),
+        };
+        let found = by_partitions(&case, 3, 2).expect("a join");
+        assert_eq!(found, workload.answer(2), "{}", case.name);
+    }
     let mut case = Case {
         name: "several runs".to_owned(),
         shape: TableShape::bucketed(Width::Four, 300_000),
@@ -250,7 +261,7 @@ fn kernels_of_partitions_emulated_on_the_cpu_agree_with_the_model() {
     let is_by_hash = |case: &Case| case.shape.method() == TableMethod::LinearProbing;
     let cases = answered().into_iter().filter(is_by_hash);
     let (uniform, others): (Vec<Case>, Vec<Case>) = cases.partition(Case::is_uniform);
-    let cases = uniform.into_iter().chain(others.into_iter().step_by(2));
+    let cases = uniform.into_iter().chain(others.into_iter().step_by(3));
     for (index, case) in cases.enumerate() {
         let (run_rows, bits, slots) = [(100, 2, 256), (1000, 0, 2048), (33, 3, 128)][index % 3];
         let bytes = linear_bytes(&case, slots);
