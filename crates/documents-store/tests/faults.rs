@@ -112,3 +112,35 @@ fn a_failing_read_fails_only_its_operation() {
         assert!(failed.count() > 0, "{name} reads");
     }
 }
+
+#[test]
+fn each_commit_makes_a_later_version() {
+    let (engine, store) = store();
+    let collection = store.collection("db", "c").expect("is there");
+    let writes: [Operation; 4] = [
+        |collection| collection.insert(&rawdoc! { "_id": DOCUMENTS }).map(drop),
+        |collection| collection.replace(3, &rawdoc! { "_id": 3_i64 }).map(drop),
+        |collection| collection.delete(4).map(drop),
+        // What has failed may have been written.
+        |collection| {
+            let failed = collection.delete(5).expect_err("a broken disk");
+            assert!(matches!(failed, StoreError::Io { .. }), "{failed}");
+            Ok(())
+        },
+    ];
+    let last = writes.len() - 1;
+    for (index, write) in writes.into_iter().enumerate() {
+        let before = collection.version();
+        assert!(collection.has_version(before));
+        if index == last {
+            engine.fail_commit(0, Fault::Broken);
+        }
+        write(&collection).expect("is written");
+        let version = collection.version();
+        assert!(version > before && collection.has_version(version));
+        assert!(!collection.has_version(before));
+    }
+    let version = collection.version();
+    store.drop_collection("db", "c").expect("drops");
+    assert!(!collection.has_version(version));
+}

@@ -221,7 +221,7 @@ impl Documents {
             .collect()
     }
 
-    /// Returns the UUID of a collection and a number that changes after each change of its documents; `None` if it does
+    /// Returns the UUID of a collection and a number that grows with each change of its documents; `None` if it does
     /// not exist, or is one of the server's own. The number begins again when the server does.
     pub fn version(&self, namespace: &Namespace) -> Option<(bson::Uuid, u64)> {
         if namespace::is_reserved(namespace) {
@@ -229,6 +229,19 @@ impl Documents {
         }
         let collection = self.collections.get(namespace)?;
         Some((collection.store.uuid(), collection.store.version()))
+    }
+
+    /// Returns whether a collection has the version that [`Documents::version`] returned, and no change of its
+    /// documents is being committed. Scans between two calls that return true return the documents of the version.
+    pub fn has_version(&self, namespace: &Namespace, (uuid, version): (bson::Uuid, u64)) -> bool {
+        let collection = self.collections.get(namespace);
+        collection.is_some_and(|it| it.store.uuid() == uuid && it.store.has_version(version))
+    }
+
+    /// Returns the total bytes of the documents of a collection; 0 if it does not exist.
+    pub fn document_bytes(&self, namespace: &Namespace) -> u64 {
+        let collection = self.collections.get(namespace);
+        collection.map_or(0, |collection| collection.store.document_bytes())
     }
 
     /// Returns the cached fields of a collection in which each document has a string or null, or which it lacks.

@@ -105,7 +105,9 @@ impl DeviceRows {
     pub(crate) fn rows(&self, width: Width) -> Rows {
         let (keys, payloads) = (self.keys.pointer(), self.payloads.pointer());
         let count = count_of(width, self.keys.bytes(), self.payloads.bytes());
-        let is_aligned = (keys.address() | payloads.address()).is_multiple_of(width.bytes());
+        // A composite key is aligned as its numbers are.
+        let is_aligned = keys.address().is_multiple_of(width.key_bytes().min(8))
+            && payloads.address().is_multiple_of(width.bytes());
         assert!(is_aligned, "columns at {keys:?} and {payloads:?}");
         Rows {
             keys,

@@ -232,9 +232,9 @@ impl IndexBuilder {
     /// If the kernel does not compile, or the device fails.
     ///
     /// # Panics
-    /// If the table is another one or has composite keys, or the memory is smaller than [`TableShape::slot_bytes`] or
-    /// not of this device; for [`InterleavedRows::Own`], if the number of GPUs or the slots of a chunk are no power
-    /// of two.
+    /// If the table is another one or its keys are not single numbers of the width of the payloads, or the memory is
+    /// smaller than [`TableShape::slot_bytes`] or not of this device; for [`InterleavedRows::Own`], if the number of
+    /// GPUs or the slots of a chunk are no power of two.
     pub fn interleaved(
         cuda: &mut Cuda,
         shape: TableShape,
@@ -243,12 +243,12 @@ impl IndexBuilder {
         stream: &Stream,
     ) -> Result<Self, IndexError> {
         assert_eq!(shape.method(), TableMethod::LinearProbing);
-        shape.width().assert_is_single("interleaved tables");
+        shape.width().assert_is_uniform("interleaved tables");
         let own = match rows {
             InterleavedRows::All => OwnSlots::default(),
             InterleavedRows::Own => {
                 let gpus = memory.gpus();
-                let slots = memory.chunk_bytes() / (2 * shape.width().bytes());
+                let slots = memory.chunk_bytes() / shape.bytes_of_slot();
                 assert!(gpus.is_power_of_two() && slots.is_power_of_two());
                 OwnSlots {
                     shift: slots.ilog2(),

@@ -232,7 +232,8 @@ fn shape_for(kernel: &Kernel, rows: u64) -> Result<LaunchShape, JobError> {
 fn shape_of_tiles(kernel: &Kernel, width: Width, rows: u64) -> Result<LaunchShape, JobError> {
     let tile_bytes = THREADS_OF_TILE * TILE_BYTES_OF_THREAD;
     let mut shape = kernel.persistent_shape(THREADS_OF_TILE, tile_bytes)?;
-    let tiles = rows.div_ceil(u64::from(tile_bytes) / (2 * width.bytes()));
+    let rows_of_thread = u64::from(TILE_BYTES_OF_THREAD) / width.row_bytes();
+    let tiles = rows.div_ceil(u64::from(THREADS_OF_TILE) * rows_of_thread);
     shape.blocks = shape.blocks.min(tiles);
     Ok(shape)
 }
@@ -308,7 +309,7 @@ pub(crate) fn write_run(
         from: from.pointer(),
         to: to.device_pointer(),
         last: last.pointer(),
-        value_bytes: width.bytes(),
+        row_bytes: width.row_bytes(),
     };
     let addresses = arguments.from.address() | arguments.to.address();
     assert!(addresses.is_multiple_of(16), "{arguments:?}");

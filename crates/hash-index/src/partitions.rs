@@ -50,9 +50,8 @@ impl RunShape {
     /// Returns the layout of runs of at most `rows` rows in 2^`bits` partitions.
     ///
     /// # Panics
-    /// If the rows exceed 2^30 or the bits 10, or keys are composite.
+    /// If the rows exceed 2^30 or the bits 10.
     pub fn new(width: Width, rows: u64, bits: u32) -> RunShape {
-        width.assert_is_single("partitions");
         assert!(rows <= RUN_ROWS_MAX, "{rows} rows");
         assert!(bits <= PARTITION_BITS_MAX, "{bits} bits");
         RunShape { width, rows, bits }
@@ -81,7 +80,7 @@ impl RunShape {
     /// Returns the bytes of the memory of a run.
     pub fn bytes(&self) -> u64 {
         let rows = self.rows + u64::from(SLICE_ROWS << self.bits);
-        2 * rows.next_multiple_of(u64::from(SLICE_ROWS)) * self.width.bytes()
+        rows.next_multiple_of(u64::from(SLICE_ROWS)) * self.width.row_bytes()
     }
 }
 
@@ -120,6 +119,11 @@ impl Slices {
             next,
             sieve: None,
         })
+    }
+
+    /// Returns the layout of a run.
+    pub fn shape(&self) -> RunShape {
+        self.shape
     }
 
     /// Returns the number of runs.
@@ -204,8 +208,8 @@ fn bytes_of(slices: &[Slice], width: Width) -> Range<u64> {
         return 0..0;
     };
     let room = u64::from(last.count).next_multiple_of(u64::from(SLICE_ROWS));
-    let end = u64::from(last.begin) + 2 * room;
-    u64::from(first.begin) * width.bytes()..end * width.bytes()
+    let rows = u64::from(first.begin)..u64::from(last.begin) + room;
+    rows.start * width.row_bytes()..rows.end * width.row_bytes()
 }
 
 /// A side in partitions. Clones are the same side.
@@ -349,7 +353,7 @@ pub struct TableMemory {
     /// The slots.
     pub slots: DeviceView<u8>,
     /// Copies of the rows of a table that are in host memory: of one table while it is built, and of the next two. Each
-    /// has half the bytes of the slots, and 512 more for each run of the build side.
+    /// has half the bytes of the slots, and those of 32 rows more for each run of the build side.
     pub staging: [DeviceView<u8>; STAGES],
 }
 
@@ -621,14 +625,14 @@ fn staged(
     (slices, runs): (&[Slice], Range<usize>),
     places: &mut Vec<Run>,
 ) -> Vec<SliceCopy> {
-    let width = build.shape.width.bytes();
+    let row_bytes = build.shape.width.row_bytes();
     let (mut copies, mut end) = (Vec::new(), 0);
     for run in runs {
         let mut place = build.place(run);
         let Slice { begin, count } = slices[run];
         if let (Column::Pinned(memory, range), 1..) = (&build.runs[run].rows, count) {
             let room = u64::from(count.next_multiple_of(SLICE_ROWS));
-            let (begin, bytes) = (u64::from(begin) * width, 2 * room * width);
+            let (begin, bytes) = (u64::from(begin) * row_bytes, room * row_bytes);
             let from = range.start + (begin - build.runs[run].first) as usize;
             let to = end..end + bytes as usize;
             end = to.end;
@@ -660,7 +664,7 @@ pub(crate) fn tables(
         }
         rows += count;
         if shape(rows).slot_bytes() > bytes {
-            let slots = bytes / (2 * width.bytes());
+            let slots = bytes / shape(0).bytes_of_slot();
             return Err(IndexError::TooManyRows { rows, slots });
         }
     }
@@ -677,10 +681,11 @@ mod tests {
     #[test]
     fn the_bytes_of_partitions_are_those_from_the_first_slice_to_the_last_payload() {
         let slice = |begin, count| Slice { begin, count };
-        // Slices have room for 32, 0, 64 and 32 keys, and as many payloads.
-        let slices = [slice(0, 5), slice(64, 0), slice(64, 33), slice(192, 32)];
+        // Slices have room for 32, 0, 64 and 32 rows.
+        let slices = [slice(0, 5), slice(32, 0), slice(32, 33), slice(96, 32)];
         assert_eq!(bytes_of(&slices, Width::Eight), 0..2048);
         assert_eq!(bytes_of(&slices[1..3], Width::Four), 256..768);
+        assert_eq!(bytes_of(&slices[2..], Width::Composite), 768..3072);
         assert!(bytes_of(&slices[1..2], Width::Four).is_empty());
         assert!(bytes_of(&[], Width::Four).is_empty());
     }

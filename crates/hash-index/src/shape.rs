@@ -19,32 +19,49 @@ pub(crate) const HASH_FIRST: u64 = 0x9E37_79B9_7F4A_7C15;
 pub(crate) const HASH_SECOND: u64 = 0xD6E8_FEB8_6659_FD93;
 
 /// Bytes of a key, and of a payload.
+///
+/// Rows of [`Width::FourEight`] and [`Width::EightFour`] are narrow in columns and in runs. Slots and buckets of
+/// their tables are those of [`Width::Eight`]; a table by key has only payloads, in their own width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Width {
     /// 4-byte keys and 4-byte payloads.
     Four,
     /// 8-byte keys and 8-byte payloads.
     Eight,
+    /// 4-byte keys and 8-byte payloads.
+    FourEight,
+    /// 8-byte keys and 4-byte payloads.
+    EightFour,
     /// Composite keys and 8-byte payloads. A key is two numbers of 8 bytes, side by side in the column of keys. Two
     /// numbers of 4 bytes have room in a key of [`Width::Eight`], whose tables are half as large. Only tables with
-    /// linear probing, each on one GPU or on the host, have composite keys.
+    /// linear probing, each on one GPU or on the host, and partitions have composite keys.
     Composite,
 }
 
 impl Width {
-    /// Returns the bytes of a payload, and of a number of a key.
+    /// Every width.
+    pub const ALL: [Width; 5] = [
+        Width::Four,
+        Width::Eight,
+        Width::FourEight,
+        Width::EightFour,
+        Width::Composite,
+    ];
+
+    /// Returns the bytes of a payload.
     pub fn bytes(self) -> u64 {
         match self {
-            Width::Four => 4,
-            Width::Eight | Width::Composite => 8,
+            Width::Four | Width::EightFour => 4,
+            Width::Eight | Width::FourEight | Width::Composite => 8,
         }
     }
 
     /// Returns the bytes of a key.
     pub fn key_bytes(self) -> u64 {
         match self {
-            Width::Four | Width::Eight => self.bytes(),
-            Width::Composite => 2 * self.bytes(),
+            Width::Four | Width::FourEight => 4,
+            Width::Eight | Width::EightFour => 8,
+            Width::Composite => 16,
         }
     }
 
@@ -53,22 +70,46 @@ impl Width {
         self.key_bytes() + self.bytes()
     }
 
-    /// Returns the name of the type of keys in CUDA C++.
-    pub(crate) fn key_type(self) -> &'static str {
+    /// Returns the name of the type of rows in CUDA C++.
+    pub(crate) fn row_type(self) -> &'static str {
         match self {
-            Width::Four => "u32",
-            Width::Eight => "u64",
-            Width::Composite => "CompositeKey",
+            Width::Four => "RowOf<u32, u32>",
+            Width::Eight => "RowOf<u64, u64>",
+            Width::FourEight => "RowOf<u32, u64>",
+            Width::EightFour => "RowOf<u64, u32>",
+            Width::Composite => "RowOf<CompositeKey, u64>",
         }
+    }
+
+    /// Returns whether keys are single numbers.
+    pub fn is_single(self) -> bool {
+        self != Width::Composite
+    }
+
+    /// Returns whether keys are single numbers of the width of the payloads.
+    pub fn is_uniform(self) -> bool {
+        self.key_bytes() == self.bytes()
     }
 
     /// Asserts that keys are single numbers.
     ///
     /// # Panics
     /// If they are composite. The message says that `what` does not support them.
-    pub fn assert_is_single(self, what: &str) {
-        let is_single = self != Width::Composite;
-        assert!(is_single, "{what} do not support composite keys");
+    fn assert_is_single(self, what: &str) {
+        assert!(self.is_single(), "{what} do not support composite keys");
+    }
+
+    /// Asserts that keys are single numbers of the width of the payloads.
+    ///
+    /// # Panics
+    /// If they are not. The message says that `what` does not support them.
+    pub fn assert_is_uniform(self, what: &str) {
+        self.assert_is_single(what);
+        let is_uniform = self.is_uniform();
+        assert!(
+            is_uniform,
+            "{what} do not support keys and payloads of two widths"
+        );
     }
 }
 
@@ -183,12 +224,17 @@ impl TableShape {
     /// Returns the bytes of all slots. A slot is a payload, and the key unless the table is one by key. With a
     /// composite key, it also has a word that marks it as taken.
     pub fn slot_bytes(&self) -> u64 {
-        let bytes = match (self.method, self.width) {
+        self.slots * self.bytes_of_slot()
+    }
+
+    /// Returns the bytes of one slot.
+    pub(crate) fn bytes_of_slot(&self) -> u64 {
+        match (self.method, self.width) {
             (TableMethod::Perfect { .. }, width) => width.bytes(),
-            (_, Width::Composite) => 8 + self.width.row_bytes(),
-            (_, width) => width.row_bytes(),
-        };
-        self.slots * bytes
+            (_, Width::Four) => 8,
+            (_, Width::Eight | Width::FourEight | Width::EightFour) => 16,
+            (_, Width::Composite) => 32,
+        }
     }
 
     /// Returns the number of 32-bit words that say which slots of a table by key are taken. In other tables, the keys

@@ -108,14 +108,12 @@ impl Workload {
 
     /// Returns the key that is made of a number. The lower half of a composite key is its first number.
     pub(crate) fn key(&self, number: u64) -> u128 {
-        match self.width {
-            Width::Four | Width::Eight => number.into(),
-            Width::Composite => {
-                let second_bits = self.key_bits() / 2;
-                let second = number & ((1 << second_bits) - 1);
-                u128::from(second) << 64 | u128::from(number >> second_bits)
-            }
+        if self.width.is_single() {
+            return number.into();
         }
+        let second_bits = self.key_bits() / 2;
+        let second = number & ((1 << second_bits) - 1);
+        u128::from(second) << 64 | u128::from(number >> second_bits)
     }
 
     /// Returns key and payload of a row; for a composite key, the number of which it is made. Payloads are truncated
@@ -267,9 +265,9 @@ impl Workload {
     }
 
     fn cut(&self, payload: u64) -> u64 {
-        match self.width {
-            Width::Four => u64::from(payload as u32),
-            Width::Eight | Width::Composite => payload,
+        match self.width.bytes() {
+            4 => u64::from(payload as u32),
+            _ => payload,
         }
     }
 }

@@ -4,49 +4,82 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_device::cuda::{Cuda, DeviceView, HostRegistration, RegisteredPart, Stream, Transfer};
-use forebay_device::{AlignedBytes, JobError};
+use forebay_device::{AlignedBytes, JobError, PAGE_BYTES};
 use forebay_hash_index::{Column, DeviceRows, HostRows, Width};
 use forebay_movement::ring::Kept;
 use forebay_movement::{Feed, Slots, Source, Unread};
 
 /// A side: keys and payloads, as many, in pinned host memory. As the source of a ring, a chunk is some keys, followed
-/// by as many payloads.
+/// by as many payloads; payloads come first if they are wider. The slots of the ring must have whole rows.
 #[derive(Debug, Clone)]
 pub struct PinnedColumns {
     keys: Arc<HostRegistration<AlignedBytes>>,
     payloads: Arc<HostRegistration<AlignedBytes>>,
-    /// Byte range of each column in its memory.
-    range: Range<usize>,
+    width: Width,
+    /// The rows, as numbered in the memory.
+    rows: Range<u64>,
+}
+
+/// Returns the bytes of a ring's slot that has whole rows of a width: at most these, which are whole pages.
+pub(crate) fn slot_of_rows(width: Width, slot_bytes: usize) -> usize {
+    // A row has 8 or 16 bytes, or three times a power of two.
+    let unit = match width.row_bytes() % 3 {
+        0 => 3 * PAGE_BYTES,
+        _ => PAGE_BYTES,
+    };
+    (slot_bytes / unit).max(1) * unit
+}
+
+/// Returns where the keys and the payloads of a chunk are in it.
+fn places(width: Width, chunk_bytes: usize) -> [Range<usize>; 2] {
+    let rows = chunk_bytes as u64 / width.row_bytes();
+    let [keys, payloads] = [width.key_bytes(), width.bytes()].map(|it| (rows * it) as usize);
+    // The wider column is first, so that both are aligned.
+    match keys < payloads {
+        true => [payloads..payloads + keys, 0..payloads],
+        false => [0..keys, keys..keys + payloads],
+    }
 }
 
 impl PinnedColumns {
-    /// Returns the side whose columns are the first `bytes` bytes of each memory.
+    /// Returns the side whose columns are the first values of each memory, of `rows` rows.
     ///
     /// # Panics
     /// If a memory is smaller.
     pub fn new(
         keys: Arc<HostRegistration<AlignedBytes>>,
         payloads: Arc<HostRegistration<AlignedBytes>>,
-        bytes: usize,
+        width: Width,
+        rows: u64,
     ) -> PinnedColumns {
-        let least = keys.len().min(payloads.len());
-        assert!(bytes <= least, "{bytes} bytes of {least}");
+        let room =
+            (keys.len() as u64 / width.key_bytes()).min(payloads.len() as u64 / width.bytes());
+        assert!(rows <= room, "{rows} rows of {room}");
         PinnedColumns {
             keys,
             payloads,
-            range: 0..bytes,
+            width,
+            rows: 0..rows,
         }
     }
 
     /// Returns the rows, which kernels read over the bus.
     pub fn rows(&self) -> DeviceRows {
-        let column = |memory: &Arc<HostRegistration<AlignedBytes>>| {
-            Column::Pinned(Arc::clone(memory), self.range.clone())
-        };
+        let [keys, payloads] = self.bytes_of(&self.rows);
         DeviceRows {
-            keys: column(&self.keys),
-            payloads: column(&self.payloads),
+            keys: Column::Pinned(Arc::clone(&self.keys), keys),
+            payloads: Column::Pinned(Arc::clone(&self.payloads), payloads),
         }
+    }
+
+    /// Returns the bytes of the keys and of the payloads of some rows of the memory.
+    fn bytes_of(&self, rows: &Range<u64>) -> [Range<usize>; 2] {
+        [self.width.key_bytes(), self.width.bytes()]
+            .map(|bytes| (rows.start * bytes) as usize..(rows.end * bytes) as usize)
+    }
+
+    fn count(&self) -> u64 {
+        self.rows.end - self.rows.start
     }
 
     /// Copies the rows to memory of the device. Blocks.
@@ -54,23 +87,24 @@ impl PinnedColumns {
     /// # Errors
     /// If device memory is too small, or the device fails.
     pub fn copy(&self, cuda: &Cuda) -> Result<DeviceRows, JobError> {
-        let column = |memory: &Arc<HostRegistration<AlignedBytes>>| -> Result<Column, JobError> {
-            let to: DeviceView<u8> = cuda.buffer::<u8>(self.range.len())?.all();
-            let from = RegisteredPart::new(memory, self.range.clone());
+        let column = |from: RegisteredPart<AlignedBytes>| -> Result<Column, JobError> {
+            let to: DeviceView<u8> = cuda.buffer::<u8>(from.len())?.all();
             Transfer::begin(cuda, from, to.clone(), cuda.uploads())?.finish()?;
             Ok(Column::Device(to))
         };
+        let [keys, payloads] = self.part(&(0..self.count()));
         Ok(DeviceRows {
-            keys: column(&self.keys)?,
-            payloads: column(&self.payloads)?,
+            keys: column(keys)?,
+            payloads: column(payloads)?,
         })
     }
 
     /// Returns the rows as the CPU reads them.
     pub fn host_rows(&self) -> HostRows<'_> {
+        let [keys, payloads] = self.bytes_of(&self.rows);
         HostRows {
-            keys: &self.keys[self.range.clone()],
-            payloads: &self.payloads[self.range.clone()],
+            keys: &self.keys[keys],
+            payloads: &self.payloads[payloads],
         }
     }
 
@@ -78,43 +112,48 @@ impl PinnedColumns {
     ///
     /// # Panics
     /// If the memory does not have these rows.
-    pub(crate) fn part(
-        &self,
-        width: Width,
-        rows: &Range<u64>,
-    ) -> [RegisteredPart<AlignedBytes>; 2] {
-        let at = |row: u64| self.range.start + (row * width.bytes()) as usize;
-        let (begin, end) = (at(rows.start), at(rows.end));
-        [&self.keys, &self.payloads].map(|column| RegisteredPart::new(column, begin..end))
+    pub(crate) fn part(&self, rows: &Range<u64>) -> [RegisteredPart<AlignedBytes>; 2] {
+        let first = self.rows.start;
+        let [keys, payloads] = self.bytes_of(&(first + rows.start..first + rows.end));
+        [
+            RegisteredPart::new(&self.keys, keys),
+            RegisteredPart::new(&self.payloads, payloads),
+        ]
+    }
+
+    /// Returns the width of the rows.
+    pub(crate) fn width(&self) -> Width {
+        self.width
     }
 
     /// Returns the part of the side that a ring with slots of `slot_bytes` bytes moves in these chunks. Chunks beyond
     /// the last one are ignored.
     pub(crate) fn chunks(&self, slot_bytes: usize, chunks: Range<usize>) -> PinnedColumns {
-        let at = |chunk: usize| (self.range.start + chunk * slot_bytes / 2).min(self.range.end);
+        let of_chunk = slot_bytes as u64 / self.width.row_bytes();
+        let at = |chunk: usize| (self.rows.start + chunk as u64 * of_chunk).min(self.rows.end);
         PinnedColumns {
-            range: at(chunks.start)..at(chunks.end),
+            rows: at(chunks.start)..at(chunks.end),
             ..self.clone()
         }
     }
 
     /// Returns the rows of a chunk in device memory.
-    pub fn rows_of_chunk(chunk: &DeviceView<u8>) -> DeviceRows {
-        let half = chunk.len() / 2;
+    pub fn rows_of_chunk(width: Width, chunk: &DeviceView<u8>) -> DeviceRows {
+        let [keys, payloads] = places(width, chunk.len());
         DeviceRows {
-            keys: Column::Device(chunk.view(0..half)),
-            payloads: Column::Device(chunk.view(half..2 * half)),
+            keys: Column::Device(chunk.view(keys)),
+            payloads: Column::Device(chunk.view(payloads)),
         }
     }
 }
 
 impl Source for PinnedColumns {
     fn name(&self) -> String {
-        format!("two columns of {} bytes of pinned memory", self.range.len())
+        format!("two columns of {} rows in pinned memory", self.count())
     }
 
     fn bytes(&self) -> u64 {
-        2 * self.range.len() as u64
+        self.count() * self.width.row_bytes()
     }
 
     fn threads(&self) -> usize {
@@ -123,21 +162,52 @@ impl Source for PinnedColumns {
 
     fn fill(&self, slots: &Slots<'_>) -> Result<(), Unread> {
         while let Some(slot) = slots.next() {
-            // Slots are whole pages, and so half a chunk is whole values.
-            let half = slot.chunk().bytes / 2;
-            let begin = self.range.start + slot.chunk().offset as usize / 2;
-            let keys = RegisteredPart::new(&self.keys, begin..begin + half);
-            let payloads = RegisteredPart::new(&self.payloads, begin..begin + half);
+            let (chunk, row_bytes) = (slot.chunk(), self.width.row_bytes());
+            let bytes = chunk.offset..chunk.offset + chunk.bytes as u64;
+            let is_whole =
+                bytes.start.is_multiple_of(row_bytes) && bytes.end.is_multiple_of(row_bytes);
+            assert!(is_whole, "{bytes:?} of rows of {row_bytes} bytes");
+            let [keys, payloads] = self.part(&(bytes.start / row_bytes..bytes.end / row_bytes));
+            let [to_keys, to_payloads] = places(self.width, chunk.bytes);
             let copies = move |cuda: &Cuda,
                                stream: &Stream,
                                to: &DeviceView<u8>|
                   -> Result<Kept, JobError> {
-                let keys = Transfer::begin(cuda, keys, to.view(0..half), stream)?;
-                let payloads = Transfer::begin(cuda, payloads, to.view(half..2 * half), stream)?;
+                let keys = Transfer::begin(cuda, keys, to.view(to_keys), stream)?;
+                let payloads = Transfer::begin(cuda, payloads, to.view(to_payloads), stream)?;
                 Ok(Box::new((keys, payloads)))
             };
             slots.filled(slot, Feed::Enqueue(Box::new(copies)));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_have_whole_rows_and_columns_of_chunks_are_aligned() {
+        for width in Width::ALL {
+            for slot_bytes in [4096, 64 << 10, 16 << 20] {
+                let slot = slot_of_rows(width, slot_bytes);
+                assert!(slot <= slot_bytes.max(3 * PAGE_BYTES), "{width:?}: {slot}");
+                assert!(slot + 3 * PAGE_BYTES > slot_bytes, "{width:?}: {slot}");
+                assert!(slot.is_multiple_of(PAGE_BYTES));
+                assert!((slot as u64).is_multiple_of(width.row_bytes()));
+            }
+            for rows in [0, 1, 3, 1000] {
+                let chunk = (rows * width.row_bytes()) as usize;
+                let [keys, payloads] = places(width, chunk);
+                assert_eq!(keys.len() as u64, rows * width.key_bytes());
+                assert_eq!(payloads.len() as u64, rows * width.bytes());
+                let (first, second) = (keys.start.min(payloads.start), keys.end.max(payloads.end));
+                assert_eq!((first, second), (0, chunk), "{width:?}");
+                assert!(keys.end == payloads.start || payloads.end == keys.start);
+                assert!((keys.start as u64).is_multiple_of(width.key_bytes().min(8)));
+                assert!((payloads.start as u64).is_multiple_of(width.bytes()));
+            }
+        }
     }
 }

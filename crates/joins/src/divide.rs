@@ -172,7 +172,7 @@ impl Consumer for DivideChunks {
         } = state.as_mut().expect("the move has not ended");
         let index = chunk.index as usize;
         let run = *first + index;
-        let rows = PinnedColumns::rows_of_chunk(bytes);
+        let rows = PinnedColumns::rows_of_chunk(slices.shape().width(), bytes);
         let mut divide = |cuda: &mut Cuda, to: &DeviceView<u8>| -> Result<(), JobError> {
             let dividing = slices.divide_async(cuda, &rows, run, to, stream)?;
             dividing.leave(cuda);

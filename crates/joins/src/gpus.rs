@@ -98,14 +98,13 @@ fn at_once<I: Send, T: Send>(
 /// ([`IndexError::ChainTooLong`]), the join is stopped, or a device is lost.
 ///
 /// # Panics
-/// If there is no GPU, a side has not one part for each GPU, or keys are composite.
+/// If there is no GPU, or a side has not one part for each GPU.
 pub fn join_in_partitions(
     devices: &[Arc<Device>],
     width: Width,
     sides: &GpuSides,
     stop: &Stop,
 ) -> Result<JoinReport, JoinError> {
-    width.assert_is_single("partitions");
     assert_eq!([sides.build.len(), sides.probe.len()], [devices.len(); 2]);
     check_reach(devices)?;
     let began = Instant::now();
@@ -447,14 +446,14 @@ impl InterleavedJoin {
     /// memory by atomic operations; if a card has too little memory, or a device fails.
     ///
     /// # Panics
-    /// If there is no GPU, the table is not one of linear probing, or keys are composite; for
-    /// [`InterleavedRows::Own`], if the number of GPUs is no power of two.
+    /// If there is no GPU, the table is not one of linear probing, or its keys are not single numbers of the width of
+    /// the payloads; for [`InterleavedRows::Own`], if the number of GPUs is no power of two.
     pub fn new(
         devices: &[Arc<Device>],
         shape: TableShape,
         rows: InterleavedRows,
     ) -> Result<InterleavedJoin, JoinError> {
-        shape.width().assert_is_single("interleaved tables");
+        shape.width().assert_is_uniform("interleaved tables");
         check_reach(devices)?;
         assert_eq!(shape.method(), TableMethod::LinearProbing);
         assert!(rows == InterleavedRows::All || devices.len().is_power_of_two());

@@ -20,7 +20,8 @@ const SAMPLED_ROWS: u64 = 4;
 
 /// Returns the heavy keys of a build side in ascending order, as estimated from at most `sample` of its rows. If
 /// there are more than [`HEAVY_KEYS_MAX`], it returns those with the most rows. 2^64 - 1 is never among them, because
-/// a table keeps the rows of this key aside, and so has room for any number of them.
+/// a table keeps the rows of this key aside, and so has room for any number of them. Composite keys are not kept
+/// apart: it returns none.
 ///
 /// # Errors
 /// If the join is stopped before the sample is complete.
@@ -45,8 +46,8 @@ pub(crate) fn heavy_keys(
     Ok(heavy)
 }
 
-/// Returns the keys of at most `sample` rows: the side is divided into equal parts, and a random row of each is
-/// taken.
+/// Returns the keys of at most `sample` rows, none if they are composite: the side is divided into equal parts, and a
+/// random row of each is taken.
 ///
 /// # Errors
 /// If the join is stopped.
@@ -57,7 +58,7 @@ fn sampled(
     stop: &Stop,
 ) -> Result<Vec<u64>, Stopped> {
     let count = rows.count(width);
-    if sample == 0 || count == 0 {
+    if sample == 0 || count == 0 || !width.is_single() {
         return Ok(Vec::new());
     }
     let part = count.div_ceil(sample);
@@ -75,9 +76,9 @@ fn sampled(
 
 /// Returns the key of a row.
 fn key(keys: &[u8], width: Width, row: u64) -> u64 {
-    let at = (row * width.bytes()) as usize;
+    let at = (row * width.key_bytes()) as usize;
     let mut key = [0; 8];
-    let bytes = width.bytes() as usize;
+    let bytes = width.key_bytes() as usize;
     key[..bytes].copy_from_slice(&keys[at..at + bytes]);
     u64::from_le_bytes(key)
 }

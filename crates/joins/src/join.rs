@@ -203,8 +203,9 @@ impl PartitionedJoin {
     ) -> Result<JoinReport, JoinError> {
         let began = Instant::now();
         let (sides, width) = ([build, probe], self.plan.run.width());
-        let expected = self.plan.rows.map(|rows| 2 * rows * width.bytes());
-        assert_eq!(sides.map(|side| side.bytes()), expected, "bytes");
+        let expected = self.plan.rows.map(|rows| (width, rows * width.row_bytes()));
+        let found = sides.map(|side| (side.width(), side.bytes()));
+        assert_eq!(found, expected, "width and bytes");
         let [first, second] = self.plan.samples.map(|rows| rows.min(self.plan.rows[0]));
         let sampled = |rows| heavy_keys(build.host_rows(), width, rows, stop);
         let of_first = sampled(first)?;

@@ -8,6 +8,7 @@ use forebay_hash_index::{RunShape, STAGES, Sieve, Slices, TableShape, Width};
 use forebay_movement::RingOptions;
 
 use crate::JoinError;
+use crate::columns::slot_of_rows;
 use crate::heavy::{HEAVY_KEYS_MAX, SAMPLES};
 
 /// Runs that are written back to host memory at the same time.
@@ -109,7 +110,7 @@ impl Layout {
     ) -> Layout {
         let slices: u64 = runs.iter().map(|runs| Slices::bytes(run, *runs)).sum();
         let of_ring = (ring.slots as u64).saturating_mul(ring.slot_bytes as u64);
-        let staging = STAGES as u64 * staging_bytes(table_bytes, runs[0]);
+        let staging = STAGES as u64 * staging_bytes(run.width(), table_bytes, runs[0]);
         let buffers = BUFFERS as u64 * run_bytes(run);
         let sieve = Sieve::bytes(run, HEAVY_KEYS_MAX, filter_rows);
         let fixed = buffers + slices + table_bytes + staging + OTHER_BYTES;
@@ -127,7 +128,7 @@ impl Layout {
 
     /// Returns whether it fits in the device memory, and the padding of runs is at most its maximum.
     fn is_economic(&self, device_bytes: u64) -> bool {
-        let of_rows = 2 * self.run.rows() * self.run.width().bytes();
+        let of_rows = self.run.rows() * self.run.width().row_bytes();
         let padding = self.run.bytes() - of_rows;
         self.fixed_bytes <= device_bytes && padding <= of_rows / PADDING_FRACTION
     }
@@ -140,11 +141,12 @@ impl JoinPlan {
     /// [`JoinError::TooLittleMemory`], [`JoinError::TooLittleHostMemory`].
     ///
     /// # Panics
-    /// If a slot of the ring has more than 2^30 rows, a table would have more than 2^62 slots, or keys are composite.
+    /// If a slot of the ring has more than 2^30 rows, or a table would have more than 2^62 slots.
     pub fn new(width: Width, rows: [u64; 2], options: JoinOptions) -> Result<JoinPlan, JoinError> {
-        let (device_bytes, ring) = (options.device_bytes, options.ring.rounded());
+        let (device_bytes, mut ring) = (options.device_bytes, options.ring.rounded());
+        ring.slot_bytes = slot_of_rows(width, ring.slot_bytes);
         let of_table = device_bytes / TABLE_FRACTION;
-        let run_rows = ring.slot_bytes as u64 / 2 / width.bytes();
+        let run_rows = ring.slot_bytes as u64 / width.row_bytes();
         let runs = rows.map(|rows| rows.div_ceil(run_rows) as usize);
         let slot_bytes = |rows| TableShape::linear_probing(width, rows).slot_bytes();
         // The rows of a partition are within six standard deviations, unless keys have many rows.
@@ -172,7 +174,7 @@ impl JoinPlan {
         let spilled = |layout: &Layout| all - layout.resident(device_bytes).min(all);
         if spilled(&chosen) as u64 * run_bytes(chosen.run) > options.host_bytes {
             // What goes to disk comes back by partitions, and a quarter of the host memory should have room for two.
-            let room = options.host_bytes / 4 / (2 * width.bytes());
+            let room = options.host_bytes / 4 / width.row_bytes();
             let is_large = |bits: u32| rows[0].saturating_add(rows[1]) >> (bits - 1) > room;
             let more = (bits + 1..=BITS_MAX).take_while(|bits| is_large(bits - 1));
             let more = more.map(layout);
@@ -273,7 +275,7 @@ impl JoinPlan {
 
     /// Returns the bytes of each staging memory of tables.
     pub(crate) fn staging_bytes(&self) -> u64 {
-        staging_bytes(self.table_bytes, self.runs[0])
+        staging_bytes(self.run.width(), self.table_bytes, self.runs[0])
     }
 }
 
@@ -316,8 +318,8 @@ fn host_runs(
 }
 
 /// Returns the bytes of the staging memory of tables, as [`TableMemory`](forebay_hash_index::TableMemory) wants them.
-fn staging_bytes(table_bytes: u64, build_runs: usize) -> u64 {
-    table_bytes / 2 + 512 * build_runs as u64
+fn staging_bytes(width: Width, table_bytes: u64, build_runs: usize) -> u64 {
+    table_bytes / 2 + 32 * width.row_bytes() * build_runs as u64
 }
 
 #[cfg(test)]

@@ -31,6 +31,8 @@ use crate::groups::CountedDocuments;
 use crate::reader::{Reader, Version};
 use crate::table::CollectionTable;
 
+/// The name of the source.
+const SOURCE: &str = "documents";
 /// Maximum number of tables that are kept open.
 const OPENED_MAX: usize = 1_000;
 
@@ -77,7 +79,7 @@ impl Collections {
 #[async_trait]
 impl Source for Collections {
     fn name(&self) -> &str {
-        "documents"
+        SOURCE
     }
 
     fn listed(&self, user: Option<&str>) -> Vec<String> {
@@ -129,7 +131,7 @@ impl Source for Collections {
         {
             return Ok(Some(Arc::clone(&opened.table) as _));
         }
-        let table = Arc::new(CollectionTable::open(reader).await?);
+        let table = Arc::new(CollectionTable::open(reader, version.clone()).await?);
         let mut opened = self.opened.lock();
         if opened.len() >= OPENED_MAX {
             opened.clear();

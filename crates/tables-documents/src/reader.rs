@@ -33,8 +33,8 @@ impl std::fmt::Debug for Reader {
 /// A version of a collection as a user reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
-    collection: bson::Uuid,
-    changes: u64,
+    pub(crate) collection: bson::Uuid,
+    pub(crate) changes: u64,
     string_fields: Vec<String>,
     rights: Rights,
 }
@@ -69,22 +69,35 @@ impl Reader {
         format!("{}.{}", self.database, self.collection)
     }
 
+    fn name(&self) -> Namespace {
+        Namespace::new(&self.database, &self.collection)
+    }
+
     /// Returns the cached fields in which each document has a string or null, or which it lacks.
     pub(crate) fn string_fields(&self) -> Vec<String> {
-        let namespace = Namespace::new(&self.database, &self.collection);
-        self.documents.string_fields(&namespace)
+        self.documents.string_fields(&self.name())
+    }
+
+    /// Returns the total bytes of the documents.
+    pub(crate) fn document_bytes(&self) -> u64 {
+        self.documents.document_bytes(&self.name())
     }
 
     /// Returns what the reader's plans depend on; `None` if the collection does not exist.
     pub(crate) fn version(&self) -> Option<Version> {
-        let namespace = Namespace::new(&self.database, &self.collection);
-        let (collection, changes) = self.documents.version(&namespace)?;
+        let (collection, changes) = self.documents.version(&self.name())?;
         Some(Version {
             collection,
             changes,
-            string_fields: self.documents.string_fields(&namespace),
+            string_fields: self.string_fields(),
             rights: self.client.rights.clone(),
         })
+    }
+
+    /// Returns whether the documents are those of a version, and no change of them is being committed.
+    pub(crate) fn has_documents_of(&self, version: &Version) -> bool {
+        let version = (version.collection, version.changes);
+        self.documents.has_version(&self.name(), version)
     }
 
     /// Returns this reader on a connection of its own, and a guard at whose end its commands stop. Replies take memory

@@ -11,7 +11,7 @@ use crate::fragment::Aggregate;
 use crate::groups::Values;
 use crate::ordinal::Ordinal;
 use crate::packed::is_text;
-use crate::program::{Added, Column, Float, Output, Slots};
+use crate::program::{Added, Column, Float, Output, Slots, WIDE_PART_BITS};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
 use crate::value::{Kind, Value};
@@ -101,7 +101,10 @@ impl Slots<'_, '_> {
             return self.of_floats((argument, &value), filter, (name, types), column);
         }
         let are_truths = matches!(name, "min" | "max" | "bool_and" | "bool_or");
-        if value.kind == Kind::Huge || value.kind == Kind::Bool && !are_truths {
+        if value.kind == Kind::Huge {
+            return self.of_wide((argument, &value), filter, (name, types), column);
+        }
+        if value.kind == Kind::Bool && !are_truths {
             return Err(Reason::new(format!("{name} of {argument}")));
         }
         let of_values = (value.min, value.max);
@@ -116,7 +119,7 @@ impl Slots<'_, '_> {
                 self.check_integers(&value, &types[0])?;
                 Ok(vec![column(Output::Sum(sum, rows), 0, of_sums)])
             }
-            ("avg", [DataType::UInt64, DataType::Decimal128(..)]) => {
+            ("avg", [DataType::UInt64, of_sum]) if of_sum.is_decimal() => {
                 let sum = self.sum(&value, kept.as_deref());
                 let count = column(Output::Some(rows), 0, self.of_counts());
                 Ok(vec![count, column(Output::Sum(sum, rows), 1, of_sums)])
@@ -145,6 +148,62 @@ impl Slots<'_, '_> {
             }
             _ => Err(Reason::new(format!("{name} of {argument}"))),
         }
+    }
+
+    /// Returns the states of an aggregate of decimals of 128 bits, as [`Slots::of_numbers`] does.
+    fn of_wide(
+        &mut self,
+        (argument, value): (&Arc<dyn PhysicalExpr>, &Value),
+        filter: Option<&str>,
+        (name, types): (&str, &[DataType]),
+        column: impl Fn(Output, usize, (i128, i128)) -> Column,
+    ) -> Result<Vec<Column>> {
+        let rows = self.rows_of(value, filter);
+        let kept = self.condition(value, filter);
+        let largest = i128::try_from(self.largest(value)).unwrap_or(i128::MAX);
+        let of_sums = (-largest, largest);
+        let number = &value.text;
+        match (name, types) {
+            ("sum", [DataType::Decimal128(..)]) => {
+                let slots = self.sum_in_parts(value, kept.as_deref());
+                Ok(vec![column(Output::Parts { slots, rows }, 0, of_sums)])
+            }
+            ("avg", [DataType::UInt64, of_sum]) if of_sum.is_decimal() => {
+                let slots = self.sum_in_parts(value, kept.as_deref());
+                let count = column(Output::Some(rows), 0, self.of_counts());
+                let sum = column(Output::Parts { slots, rows }, 1, of_sums);
+                Ok(vec![count, sum])
+            }
+            ("min" | "max", [DataType::Decimal128(..)]) => {
+                let (sign, output): (_, fn(usize, usize) -> Output) = match name {
+                    "min" => ("~", Output::Min),
+                    _ => ("", Output::Max),
+                };
+                let words =
+                    format!("{sign}ordered_high({number}), {sign}static_cast<u64>({number})");
+                let slot = self.slot(kept.as_deref(), words, Added::WideMaximum);
+                let bounds = (value.min, value.max);
+                Ok(vec![column(output(slot, rows), 0, bounds)])
+            }
+            _ => Err(Reason::new(format!("{name} of {argument}"))),
+        }
+    }
+
+    /// Returns the slots of the parts of a sum of numbers of 128 bits, the lowest first. All parts of a number but the
+    /// last are not negative.
+    fn sum_in_parts(&mut self, value: &Value, condition: Option<&str>) -> Vec<usize> {
+        let (mut slots, mut shift, mut left) = (Vec::new(), 0, value.largest());
+        let most = 1_u128 << WIDE_PART_BITS;
+        self.addend_max = self.addend_max.max(most);
+        let number = &value.text;
+        while left >= most {
+            let part = format!("part_of<{WIDE_PART_BITS}>({number} >> {shift})");
+            slots.push(self.slot(condition, part, Added::UpTo(most)));
+            (shift, left) = (shift + WIDE_PART_BITS, left >> WIDE_PART_BITS);
+        }
+        let last = format!("static_cast<i64>({number} >> {shift})");
+        slots.push(self.slot(condition, last, Added::UpTo(most)));
+        slots
     }
 
     /// Returns the states of an aggregate of floats, as [`Slots::of_numbers`] does.
@@ -207,7 +266,7 @@ impl Slots<'_, '_> {
                 decimals.ok_or_else(|| Reason::new(format!("a variance of {argument}")))?
             }
         };
-        let distance = value.max - value.min;
+        let distance = value.max.saturating_sub(value.min);
         if value.kind > Kind::Large || distance > DISTANCE_MAX || self.rows > ROWS_MAX {
             return Err(Reason::new("a variance of numbers that are far apart"));
         }

@@ -11,8 +11,8 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
-    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties,
-    ReplaceChildrenOptions,
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning,
+    PlanProperties, ReplaceChildrenOptions,
 };
 use forebay_tables::{ALTERNATIVES_OPERATOR, GpuOptions, PlanAgain};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -29,7 +29,7 @@ type Plan = Arc<dyn ExecutionPlan>;
 #[derive(Debug)]
 pub(crate) struct AlternativesExec {
     cpu: Plan,
-    /// Returns no row before all its fragments have run.
+    /// Its partitions are dealt out to those of the CPU's plan.
     fragments: Plan,
     options: GpuOptions,
 }
@@ -55,11 +55,26 @@ impl AlternativesExec {
 }
 
 /// Returns the uppermost fragments of a plan.
-fn uppermost(plan: &Plan) -> Vec<&Plan> {
-    match plan.is::<GpuFragmentExec>() {
-        true => vec![plan],
-        false => plan.children().into_iter().flat_map(uppermost).collect(),
+fn uppermost(plan: &Plan) -> Vec<&GpuFragmentExec> {
+    match plan.downcast_ref::<GpuFragmentExec>() {
+        Some(fragment) => vec![fragment],
+        None => plan.children().into_iter().flat_map(uppermost).collect(),
     }
+}
+
+/// Runs the uppermost fragments of a plan, up to one that the device does not compute. Returns whether it computes
+/// all.
+async fn are_computed(plan: &Plan, context: &Arc<TaskContext>) -> bool {
+    let mut are_all = true;
+    for fragment in uppermost(plan) {
+        // Each fragment asks for its columns and its kernels when it runs, so that a later run finds them.
+        let is_asked =
+            are_all || reason(plan).is_some_and(|it| it.is(NOT_THERE) || it.is(COMPILING));
+        if is_asked {
+            are_all &= fragment.run(context).await;
+        }
+    }
+    are_all
 }
 
 /// Returns why the device did not compute one of the fragments of a plan that ran; `None` if it computed all.
@@ -123,24 +138,27 @@ impl ExecutionPlan for AlternativesExec {
         let (cpu, fragments) = (Arc::clone(&self.cpu), Arc::clone(&self.fragments));
         let options = self.options.clone();
         let rows = stream::once(async move {
-            let rows = fragments.execute(partition, Arc::clone(&context))?;
-            let mut rows = rows.peekable();
-            let first = Pin::new(&mut rows).peek().await;
-            // The join of the parts keeps all groups in memory; the CPU's plan can spill them to disk.
-            if !matches!(first, Some(Err(error)) if PlanAgain::may_help(error)) {
-                let rows = RecordBatchStreamAdapter::new(cpu.schema(), rows);
-                return Ok(Box::pin(rows) as SendableRecordBatchStream);
+            // The partitions of both plans have the same rows only if there is one, or if hashes tell which they are.
+            let partitioning = &cpu.properties().partitioning;
+            let count = partitioning.partition_count();
+            let may_choose = count == 1 || matches!(partitioning, Partitioning::Hash(..));
+            if are_computed(&fragments, &context).await {
+                let all = partition..fragments.properties().partitioning.partition_count();
+                let dealt = all.step_by(count);
+                let dealt = dealt.map(|it| fragments.execute(it, Arc::clone(&context)));
+                let dealt = stream::iter(dealt.collect::<Result<Vec<_>>>()?);
+                let mut rows = dealt.flatten().boxed().peekable();
+                let first = Pin::new(&mut rows).peek().await;
+                // The join of the parts keeps all groups in memory; the CPU's plan can spill them to disk.
+                let has_no_room = matches!(first, Some(Err(error)) if PlanAgain::may_help(error));
+                if !has_no_room || !may_choose {
+                    let rows = RecordBatchStreamAdapter::new(cpu.schema(), rows);
+                    return Ok(Box::pin(rows) as SendableRecordBatchStream);
+                }
             }
             let reason = reason(&fragments).cloned();
             let reason =
                 reason.unwrap_or_else(|| Reason::no_room("too little memory for its groups"));
-            if reason.is(NOT_THERE) || reason.is(COMPILING) {
-                // Each fragment asks for its columns and its kernels when it starts, so that a later run finds them.
-                for fragment in uppermost(&fragments) {
-                    let mut rows = fragment.execute(0, Arc::clone(&context))?;
-                    drop(rows.next().await);
-                }
-            }
             if options.strict {
                 let text = format!("the GPU does not compute a part of the plan: {reason}");
                 return Err(DataFusionError::Execution(text));

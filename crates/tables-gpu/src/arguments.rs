@@ -51,8 +51,8 @@ kernel_arguments! {
         pub(crate) tables: DevicePointer<u32>,
         /// For each file and each table of the kernel, where the table begins.
         pub(crate) table_offsets: DevicePointer<u32>,
-        /// Totals: for each group the words of its slots, of which those of 128 bits have two, the lower first. 0
-        /// before the kernel runs.
+        /// Totals: for each group the words of its slots, of which those of 128 bits have two: sums the lower first,
+        /// maxima the upper. 0 before the kernel runs.
         pub(crate) totals: DevicePointerMut<u64>,
         /// Of a kernel that stores rows of a join the marks of values of keys, of one that selects groups what it
         /// counts or writes. 0 before the kernel runs.

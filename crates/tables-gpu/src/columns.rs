@@ -1,7 +1,7 @@
 //! The columns that an engine holds, by file.
 //!
-//! A file is known by its place, size, time and tag, so that a file that changed is another one. A loss of the device
-//! loses nothing, since files are read again.
+//! A file is known by its place, size, time and tag, so that a file that changed is another one. A version of a table
+//! without files counts as a file. A loss of the device loses nothing, since files are read again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::datasource::listing::PartitionedFile;
-use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::execution::TaskContext;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::collect_columns;
@@ -20,10 +19,12 @@ use parking_lot::Mutex;
 use crate::arguments::Part;
 use crate::column::{Bytes, Chunk, Column, joined};
 use crate::computed::Refused;
+use crate::cost::Costs;
 use crate::counts::Counts;
 use crate::declared::Declared;
 use crate::disk::Disk;
 use crate::engine::Engine;
+use crate::file_key::FileKey;
 use crate::fragment::{Rows, Source};
 use crate::giving_way::{Freeing, Need};
 use crate::hopeless::Hopeless;
@@ -43,20 +44,6 @@ const READS_WITHOUT_ROOM: i32 = 100;
 const READS_ON_HOST: u64 = 8;
 /// Number of columns above which the half that was used longest ago is forgotten.
 pub(crate) const COLUMNS_MAX: usize = 1 << 18;
-/// Bytes of a scan's files from which on columns are brought here unasked. A kernel with what is before and after takes
-/// about a millisecond, in which the CPU reads smaller files.
-const BYTES_MIN: u64 = 4 << 20;
-
-/// A file as it was when a scan listed it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct FileKey {
-    pub(crate) store: String,
-    pub(crate) path: String,
-    bytes: u64,
-    modified: Option<i64>,
-    tag: Option<String>,
-    version: Option<String>,
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ColumnKey {
@@ -73,7 +60,13 @@ impl ColumnKey {
         self.file.bytes
     }
 
-    /// Returns the path or the URL of the table's file, and the name of the column, or what is computed of it.
+    /// Returns whether the table has versions instead of files.
+    pub(crate) fn is_of_version(&self) -> bool {
+        self.file.number.is_some()
+    }
+
+    /// Returns the path or the URL of the table's file, or the table's name if it has versions, and the name of the
+    /// column, or what is computed of it.
     pub(crate) fn names(&self) -> (String, String) {
         let FileKey { store, path, .. } = &self.file;
         let computed = self.computed.as_ref().map(ToString::to_string);
@@ -150,6 +143,9 @@ impl Known {
         (query, now): (&Arc<TaskContext>, Instant),
     ) -> Result<Result<Arc<Column>, i32>, Reason> {
         let used = self.uses;
+        if key.is_of_version() && !self.columns.contains_key(&key) {
+            self.forget_before(&key.file);
+        }
         let entry = self
             .columns
             .entry(key)
@@ -215,6 +211,7 @@ pub(crate) struct Columns {
     pub(crate) programs: Programs,
     pub(crate) known: Arc<Mutex<Known>>,
     pub(crate) counts: Counts,
+    pub(crate) costs: Arc<Costs>,
     /// Held by the load that runs. Loads take turns in the order in which they ask for it: those of sessions that wait,
     /// one that no session waits for, and one of declared tables.
     pub(crate) loading: Arc<tokio::sync::Mutex<()>>,
@@ -235,52 +232,6 @@ pub(crate) struct Resident {
 /// A source and its files.
 pub(crate) type Read = (Arc<Source>, Vec<(FileKey, PartitionedFile)>);
 
-/// Returns the files of a scan, each once.
-///
-/// # Errors
-/// If the scan reads only a part of a file.
-pub(crate) fn files(scan: &FileScanConfig) -> Result<Vec<(FileKey, PartitionedFile)>, Reason> {
-    let mut found: Vec<(FileKey, PartitionedFile, u64)> = Vec::new();
-    let mut known: HashMap<FileKey, usize> = HashMap::new();
-    for file in scan.file_groups.iter().flat_map(|group| group.iter()) {
-        let key = file_key(scan, file);
-        let bytes = file.object_meta.size;
-        let read = match &file.range {
-            Some(range) => (range.end - range.start).unsigned_abs(),
-            None => bytes,
-        };
-        match known.get(&key) {
-            Some(index) => found[*index].2 += read,
-            None => {
-                known.insert(key.clone(), found.len());
-                let mut whole = file.clone();
-                whole.range = None;
-                found.push((key, whole, read));
-            }
-        }
-    }
-    let is_whole = |(key, _, read): &(FileKey, PartitionedFile, u64)| *read == key.bytes;
-    match found.iter().all(is_whole) {
-        true => Ok(found
-            .into_iter()
-            .map(|(key, file, _)| (key, file))
-            .collect()),
-        false => Err(Reason::new("the scan reads parts of files, or some twice")),
-    }
-}
-
-fn file_key(scan: &FileScanConfig, file: &PartitionedFile) -> FileKey {
-    let object = &file.object_meta;
-    FileKey {
-        store: scan.object_store_url.as_str().to_owned(),
-        path: object.location.to_string(),
-        bytes: object.size,
-        modified: object.last_modified.timestamp_nanos_opt(),
-        tag: object.e_tag.clone(),
-        version: object.version.clone(),
-    }
-}
-
 impl Columns {
     pub(crate) fn new(
         engines: Vec<Arc<dyn Engine>>,
@@ -294,6 +245,7 @@ impl Columns {
             hopeless: Hopeless::default(),
             programs: Programs::default(),
             counts: Counts::default(),
+            costs: Arc::default(),
             known: Arc::clone(&freeing.0),
             loading: Arc::default(),
             unawaited: Arc::default(),
@@ -405,12 +357,6 @@ impl Columns {
             are_often_read = are_often_read && (are_texts || reads >= READS || is_here_soon());
         }
         are_often_read
-    }
-
-    /// Returns whether files are so large that the engine is faster.
-    pub(crate) fn are_worth_it(reads: &[Read]) -> bool {
-        let files = reads.iter().flat_map(|(_, files)| files);
-        files.map(|(file, _)| file.bytes).sum::<u64>() >= BYTES_MIN
     }
 
     /// Returns whether a column is here, or refused.
@@ -622,6 +568,7 @@ mod tests {
                 modified: None,
                 tag: None,
                 version: None,
+                number: None,
             },
             name: name.to_owned(),
             data_type: DataType::Utf8,

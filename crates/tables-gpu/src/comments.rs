@@ -127,7 +127,7 @@ pub(crate) fn of_slot(
     }
     for (index, key) in fragment.keys.iter().enumerate() {
         let determined = determined.get(&index);
-        if determined.is_some_and(|it| it.slot == slot) {
+        if determined.is_some_and(|it| it.slot == slot || it.upper == Some(slot)) {
             all.push(format!("key {index}: {}", sql(key)));
         }
         if determined.is_some_and(|it| it.valid == Some(slot)) {
@@ -143,6 +143,7 @@ fn slots_of(output: &Output) -> Vec<usize> {
         Output::Sum(slot, rows) | Output::Max(slot, rows) | Output::Min(slot, rows) => {
             vec![slot, rows]
         }
+        Output::Parts { ref slots, rows } => slots.iter().copied().chain([rows]).collect(),
         Output::Float(Float::Decimals { sum, rows, .. }) => vec![sum, rows],
         Output::Float(Float::Sum { slots, rows, .. } | Float::Moment { slots, rows, .. }) => {
             slots.into_iter().chain([rows]).collect()

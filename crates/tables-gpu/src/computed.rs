@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result as DataFusionResult;
 use datafusion::logical_expr::Volatility;
@@ -12,7 +12,8 @@ use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
-use crate::fragment::{Exprs, Fragment, Origin, Rows, column_of};
+use crate::fragment::{Exprs, Fragment, Rows, column_of};
+use crate::halves::{Half, Halves, is_of_kernels};
 use crate::join::Join;
 use crate::kept::{Kept, Place};
 use crate::packed::{is_packable, is_text};
@@ -32,34 +33,66 @@ pub(crate) struct Refused {
 }
 
 impl Fragment {
-    /// Returns the fragment that does not read a column: each expression over it alone is a computed column.
+    /// Returns the fragment that does not read a column: each expression over it alone is a computed column, and of a
+    /// decimal both halves are.
     ///
     /// # Errors
     /// Why the column cannot be on the device, if the fragment needs the column itself.
     pub(crate) fn without_column(&self, refused: &Refused) -> Result<Fragment> {
+        let source = &self.sources[refused.source];
+        let column = source.expr(refused.column);
+        let data_type = column.data_type(&source.schema()).map_err(Reason::of)?;
+        let fragment = match data_type {
+            DataType::Decimal128(..) => self.with_halves(refused, column)?,
+            _ => self.with_computed(refused, column)?,
+        };
+        let columns = &fragment.sources[refused.source].columns;
+        match columns.contains(&refused.column) {
+            true => Err(refused.reason.clone()),
+            false => Ok(fragment),
+        }
+    }
+
+    /// Returns the fragment that reads both halves of a decimal instead of the column that is refused.
+    fn with_halves(&self, refused: &Refused, decimal: Arc<dyn PhysicalExpr>) -> Result<Fragment> {
+        let mut fragment = self.clone();
+        let halves = move |expr: &Arc<dyn PhysicalExpr>, column, schema: &SchemaRef| {
+            if column_of(expr) == Some(column) {
+                return Ok(Some(Instead::Halves(Half::both(&decimal))));
+            }
+            match is_of_kernels(expr) {
+                true => Ok(None),
+                false => computed_of(expr, column, schema),
+            }
+        };
+        let (rows, over) = fragment.parts_mut();
+        rows.replace(refused, over, &halves)?;
+        fragment.number();
+        Ok(fragment)
+    }
+
+    /// Returns the fragment with computed columns instead of expressions over the column that is refused, or with other
+    /// forms of its texts.
+    fn with_computed(&self, refused: &Refused, text: Arc<dyn PhysicalExpr>) -> Result<Fragment> {
         let mut fragment = self.clone();
         let (rows, over) = fragment.parts_mut();
         rows.replace(refused, over, &computed_of)?;
         let determined = fragment.determined();
         let is_refused = |source, column| (source, column) == (refused.source, refused.column);
         fragment.use_rows(&determined, &is_refused)?;
-        let is_read = |it: &Fragment| it.sources[refused.source].columns.contains(&refused.column);
-        let text = fragment.sources[refused.source].expr(refused.column);
-        if is_read(&fragment) && Kept::place_of(&text).is_none() {
+        let columns = &fragment.sources[refused.source].columns;
+        if columns.contains(&refused.column) && Kept::place_of(&text).is_none() {
             let numbered: Arc<dyn PhysicalExpr> = Arc::new(Kept::new(text, Place::Dictionary));
             let number = move |expr: &Arc<dyn PhysicalExpr>, column, schema: &SchemaRef| {
                 let is_text = is_text(&expr.data_type(schema)?);
                 let is_it = is_text && column_of(expr) == Some(column);
-                Ok(is_it.then(|| (Arc::clone(&numbered), false)))
+                Ok(is_it.then(|| Instead::Computed(Arc::clone(&numbered))))
             };
             let (rows, over) = fragment.parts_mut();
             rows.replace(refused, over, &number)?;
             fragment.number();
         }
-        match is_read(&fragment) {
-            true => Err(refused.reason.clone()),
-            false => Ok(fragment),
-        }
+        Ok(fragment)
     }
 
     /// Returns the fragment with the texts of rows for keys that others determine, if several are columns of the same
@@ -144,14 +177,19 @@ impl Rows {
         let own = self.filters.iter_mut().chain(&mut self.columns);
         for expr in own.chain(keys).chain(over) {
             let replaced = Arc::clone(expr).transform_down(|node| {
-                let Some((expr, is_not)) = replacement(&node, refused.column, &schema)? else {
+                let Some(instead) = replacement(&node, refused.column, &schema)? else {
                     return Ok(Transformed::no(node));
                 };
-                let mut column = computed_column(expr, (&mut schema, &mut computed))?;
-                if is_not {
-                    column = Arc::new(NotExpr::new(column));
-                }
-                Ok(Transformed::new(column, true, TreeNodeRecursion::Jump))
+                let mut column = |expr| computed_column(expr, (&mut schema, &mut computed));
+                let instead: Arc<dyn PhysicalExpr> = match instead {
+                    Instead::Computed(expr) => column(expr)?,
+                    Instead::Opposite(expr) => Arc::new(NotExpr::new(column(expr)?)),
+                    Instead::Halves([upper, lower]) => {
+                        let data_type = node.data_type(&self.schema)?;
+                        Halves::joined([column(upper)?, column(lower)?], data_type)
+                    }
+                };
+                Ok(Transformed::new(instead, true, TreeNodeRecursion::Jump))
             });
             *expr = replaced.data().map_err(Reason::of)?;
         }
@@ -191,8 +229,7 @@ impl Rows {
         }
         // A computed column is not computed again.
         let is_text = index < self.width() && is_text(self.schema.field(index).data_type());
-        let is_of_files = matches!(self.origin, Origin::Files(_));
-        if is_text && is_of_files && is_wanted(self.source, index) {
+        if is_text && !self.origin.is_plan() && is_wanted(self.source, index) {
             let of_row = Arc::new(Kept::new(Arc::clone(key), Place::Host));
             let with = (&mut self.schema, &mut self.computed);
             *key = computed_column(of_row, with).map_err(Reason::of)?;
@@ -201,28 +238,33 @@ impl Rows {
     }
 }
 
-/// Returns what is computed as a column in place of an expression, if it is of the column of this index, and whether
-/// the expression is the opposite of that.
-type Replacement = dyn Fn(
-    &Arc<dyn PhysicalExpr>,
-    usize,
-    &SchemaRef,
-) -> DataFusionResult<Option<(Arc<dyn PhysicalExpr>, bool)>>;
+/// What is computed as columns in place of an expression.
+enum Instead {
+    Computed(Arc<dyn PhysicalExpr>),
+    /// The opposite of the expression.
+    Opposite(Arc<dyn PhysicalExpr>),
+    /// The halves of a decimal.
+    Halves([Arc<dyn PhysicalExpr>; 2]),
+}
+
+/// Returns what is computed in place of an expression, if it is of the column of this index.
+type Replacement =
+    dyn Fn(&Arc<dyn PhysicalExpr>, usize, &SchemaRef) -> DataFusionResult<Option<Instead>>;
 
 /// Returns an expression that computes something of the column alone.
 fn computed_of(
     expr: &Arc<dyn PhysicalExpr>,
     column: usize,
     schema: &SchemaRef,
-) -> DataFusionResult<Option<(Arc<dyn PhysicalExpr>, bool)>> {
+) -> DataFusionResult<Option<Instead>> {
     let is_packed = is_of(expr, column) && is_packable(&expr.data_type(schema)?);
     // Each of several searches is a column.
     if !is_packed || pattern::are_searches(expr) {
         return Ok(None);
     }
     Ok(Some(match pattern::opposite_search(expr) {
-        Some(searched) => (searched, true),
-        None => (Arc::clone(expr), false),
+        Some(searched) => Instead::Opposite(searched),
+        None => Instead::Computed(Arc::clone(expr)),
     }))
 }
 

@@ -29,7 +29,7 @@ impl Counts {
 
     pub(crate) fn add_on_cpu(&self, reason: &Reason) {
         self.on_cpu_kinds[reason.kind() as usize].fetch_add(1, Ordering::Relaxed);
-        let text: String = reason.to_string().chars().take(REASON_CHARACTERS).collect();
+        let text: String = reason.text().chars().take(REASON_CHARACTERS).collect();
         let mut on_cpu = self.on_cpu.lock();
         let has_room = on_cpu.len() < REASONS_MAX || on_cpu.contains_key(&text);
         let text = if has_room { text } else { OTHERS.to_owned() };
@@ -62,6 +62,7 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reason::FASTER;
 
     #[test]
     fn reasons_are_counted_and_bounded() {
@@ -75,6 +76,20 @@ mod tests {
         assert_eq!(on_cpu.len(), REASONS_MAX + 1);
         assert_eq!(on_cpu[0], (OTHERS.to_owned(), REASONS_MAX as u64 + 1));
         assert_eq!(on_cpu[1], ("reason 0".to_owned(), 2));
+    }
+
+    #[test]
+    fn reasons_are_counted_without_estimates() {
+        let counts = Counts::default();
+        for gpu_us in 0..50 {
+            counts.add_on_cpu(&Reason::of_estimates(7, gpu_us));
+        }
+        assert_eq!(counts.on_cpu(), [(FASTER.to_owned(), 50)]);
+        let printed = Reason::of_estimates(300, 1250).to_string();
+        assert_eq!(
+            printed,
+            "the CPU is estimated at 0.30 ms, the GPU at 1.25 ms"
+        );
     }
 
     #[test]

@@ -12,11 +12,13 @@ use datafusion::object_store::path::Path as ObjectPath;
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_tables::TableName;
 
-use crate::columns::{COLUMNS_MAX, ColumnKey, Columns, FileKey, Known, Read, State, files};
+use crate::columns::{COLUMNS_MAX, ColumnKey, Columns, Known, Read, State};
+use crate::file_key::{FileKey, files};
 use crate::fragment::Source;
 use crate::from_disk::blocking;
 use crate::giving_way::Need;
 use crate::load::load;
+use crate::origin::Origin;
 use crate::packed::is_packable;
 use crate::placement::NO_ROOM;
 use crate::reason::{Kind, Reason};
@@ -28,8 +30,7 @@ const RETRY: Duration = Duration::from_secs(300);
 /// Maximum number of declared columns of files.
 pub(crate) const DECLARED_MAX: usize = if cfg!(test) { 64 } else { COLUMNS_MAX / 4 };
 
-/// Reasons that do not apply to a session that waits until its columns are on the device.
-pub(crate) const SMALL: &str = "its files are small";
+/// A reason that does not apply to a session that waits until its columns are on the device.
 const LEFT_TO_CPU: &str = "a table is declared with gpu = off";
 
 /// The columns of declared tables, and the files that are left to the CPU.
@@ -222,7 +223,8 @@ impl Columns {
         found.retain(|(file, _)| !left.has(file));
         // The files may be many, and only those that are brought are kept.
         let without_files = FileScanConfigBuilder::from(scan.clone()).with_file_groups(Vec::new());
-        let source = Source::of_files(Arc::new(without_files.build()), wanted(scan, names));
+        let origin = Origin::Files(Arc::new(without_files.build()));
+        let source = Source::of(origin, wanted(scan, names));
         let keys = found.iter().flat_map(|(file, _)| {
             let columns = source.columns.iter();
             columns.map(|column| Columns::key(file, &source, *column))
@@ -332,19 +334,14 @@ impl Columns {
         !left.0.is_empty() && files.any(|(file, _)| left.has(file))
     }
 
-    /// Checks that columns are worth their memory, unless they are declared, and that no table is left to the CPU.
-    /// Only for sessions that do not wait until their columns are on the device.
+    /// Checks that no table is left to the CPU. Only for sessions that do not wait until their columns are on the
+    /// device.
     ///
     /// # Errors
-    /// Why the CPU computes what reads the columns.
-    pub(crate) fn check_wanted(&self, reads: &[Read]) -> Result<(), Reason> {
-        if self.are_left_to_cpu(reads) {
-            return Err(Reason::of_kind(Kind::Planner, LEFT_TO_CPU));
-        }
-        let has_files = reads.iter().any(|(_, files)| !files.is_empty());
-        let is_small = has_files && !Columns::are_worth_it(reads);
-        match is_small && !self.are_declared(reads) {
-            true => Err(Reason::of_kind(Kind::Planner, SMALL)),
+    /// The reason if one is.
+    pub(crate) fn check_left_to_cpu(&self, reads: &[Read]) -> Result<(), Reason> {
+        match self.are_left_to_cpu(reads) {
+            true => Err(Reason::of_kind(Kind::Planner, LEFT_TO_CPU)),
             false => Ok(()),
         }
     }
@@ -371,7 +368,7 @@ impl Columns {
 }
 
 /// Returns the scan of Parquet files that a plan is.
-fn file_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
+pub(crate) fn file_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
     let scan = plan.downcast_ref::<DataSourceExec>()?;
     let scan = scan.data_source().downcast_ref::<FileScanConfig>()?;
     scan.file_source.is::<ParquetSource>().then_some(scan)

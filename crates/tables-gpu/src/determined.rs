@@ -19,6 +19,8 @@ pub(crate) struct Determined {
     pub(crate) values: Values,
     /// The slot that is the number of its value.
     pub(crate) slot: usize,
+    /// The slot that is the upper half of a number of 128 bits.
+    pub(crate) upper: Option<usize>,
     /// The slot that is 0 for NULL, if it has no number.
     pub(crate) valid: Option<usize>,
 }

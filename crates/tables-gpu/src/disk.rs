@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 
 use crate::column_file::{Place, UNFINISHED, Unusable, Writer};
 use crate::columns::ColumnKey;
+use crate::halves::Half;
 use crate::load::RANGE_BYTES;
 use crate::packed::CHUNK_ROWS;
 use crate::texts::Texts;
@@ -46,12 +47,16 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// Returns the name of the file of a column; `None` if it is computed.
+    /// Returns the name of the file of a column, or of half of one; `None` if something else is computed of it, or it is
+    /// of a table that has versions: their numbers begin again when the server does.
     pub(crate) fn of(key: &ColumnKey) -> Option<Name> {
-        if key.computed.is_some() {
+        if key.is_of_version() {
             return None;
         }
-        let (column, version) = key.texts();
+        let (mut column, version) = key.texts();
+        if let Some(computed) = &key.computed {
+            column += Half::name_of(computed)?;
+        }
         // A file is packed in ranges and chunks, which all its columns share.
         // What is packed depends on the program, too.
         let program = [env!("CARGO_PKG_VERSION"), DATAFUSION_VERSION];

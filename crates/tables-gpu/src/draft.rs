@@ -131,7 +131,7 @@ impl<'a> Draft<'a> {
             let of = &joins[*join];
             // Those that repeat rows make more of them, and a search takes longer than a look.
             let is_late = (of.repeats_rows(), of.searches());
-            (is_late, !of.is_selective(), of.rows.bytes(), *join)
+            (is_late, !of.is_selective(), of.rows.origin.bytes(), *join)
         };
         let mut left: Vec<usize> = (0..joins.len()).collect();
         let mut order = Vec::new();

@@ -11,13 +11,12 @@ use datafusion::physical_plan::{
 };
 
 use crate::comments::{list, of_aggregate, of_function, of_join, of_slot, of_window, sql};
-use crate::declared::SMALL;
-use crate::fragment::{Fragment, Origin, Rows};
+use crate::fragment::{Fragment, Rows};
 use crate::groups::Place;
 use crate::on_cpu::OnCpuExec;
 use crate::operator::GpuFragmentExec;
 use crate::program::Compiled;
-use crate::reason::Reason;
+use crate::reason::{FASTER, Reason};
 use crate::source::Kernel;
 use crate::uses::CURSORS_MAX;
 use crate::work::NOT_THERE;
@@ -38,8 +37,9 @@ pub(crate) async fn kernels(plan: &Plan, context: &Arc<TaskContext>) -> Result<S
     for operator in operators {
         if operator.is::<ScalarSubqueryExec>() {
             run_subqueries(operator, context).await?;
-        } else if operator.is::<OnCpuExec>() {
+        } else if let Some(on_cpu) = operator.downcast_ref::<OnCpuExec>() {
             text += &format!("// {}", displayable(operator.as_ref()).one_line());
+            text += remedy(on_cpu.reason());
         } else if let Some(fragment) = operator.downcast_ref::<GpuFragmentExec>() {
             number += 1;
             let of = fragment.fragment();
@@ -113,11 +113,14 @@ fn what(fragment: &Fragment) -> String {
 }
 
 fn on_cpu(reason: &Reason) -> String {
-    let remedy = match reason.is(NOT_THERE) || reason.is(SMALL) {
+    format!("// Now on the CPU: {reason}\n{}", remedy(reason))
+}
+
+fn remedy(reason: &Reason) -> &'static str {
+    match reason.is(NOT_THERE) || reason.is(FASTER) {
         true => "// SET forebay.gpu = on brings its columns to the GPU first.\n",
         false => "",
-    };
-    format!("// Now on the CPU: {reason}\n{remedy}")
+    }
 }
 
 /// A kernel as it is printed.
@@ -177,14 +180,7 @@ fn add_builds(fragment: &Fragment, rows: &Rows, kernel: &Kernel, all: &mut Vec<P
 /// Returns a kernel that reads rows.
 fn of_rows(fragment: &Fragment, does: String, kernel: &Kernel, place: Option<Place>) -> Printed {
     let source = &fragment.sources[kernel.of_source];
-    let from = match &source.origin {
-        Origin::Files(scan) => {
-            let mut files = scan.file_groups.iter().flat_map(|it| it.iter());
-            let first = files.next().map(|it| it.object_meta.location.to_string());
-            format!("rows of {}", first.unwrap_or_default())
-        }
-        Origin::Plan(plan, _) => format!("rows of {}", plan.name()),
-    };
+    let from = format!("rows of {}", source.origin.name());
     let columns = kernel.columns.iter().enumerate();
     let columns = columns.map(|(index, column)| {
         let expr = sql(&source.expr(*column));

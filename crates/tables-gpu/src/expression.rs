@@ -19,6 +19,7 @@ use crate::constants::{self, is_constant};
 use crate::domain::Domain;
 use crate::draft::Draft;
 use crate::floats::is_float;
+use crate::halves::Halves;
 use crate::ordinal::Ordinal;
 use crate::packed::is_number;
 use crate::reason::Reason;
@@ -156,7 +157,7 @@ impl<'k, 'a> Code<'k, 'a> {
     pub(crate) fn number(&mut self, column: usize) -> Result<Value> {
         let scanned = self.draft.scanned;
         if is_float(&scanned.data_type(column)) {
-            return self.decimal_column(column);
+            return self.decimal_column(column, 0);
         }
         let (min, max) = scanned.range(column).unwrap_or((0, 0));
         let (cursor, valid) = self.cursor(column)?;
@@ -200,6 +201,9 @@ impl<'k, 'a> Code<'k, 'a> {
         }
         if let Some(ordinal) = expr.downcast_ref::<Ordinal>() {
             return self.ordinal(ordinal);
+        }
+        if let Some(halves) = expr.downcast_ref::<Halves>() {
+            return self.halves(halves);
         }
         if let Some(not) = expr.downcast_ref::<NotExpr>() {
             let inner = self.condition(not.arg())?;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::logical_expr::Operator;
-use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::expressions::{CastExpr, Column};
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
+use crate::draft::Draft;
 use crate::expression::Code;
-use crate::floats::{Parts, float_of, ordered};
+use crate::floats::{Parts, float_of, is_unique, ordered};
 use crate::reason::Reason;
 use crate::value::{Kind, Value, bounds_of};
 
@@ -74,6 +75,38 @@ fn bounds_of_computed(
     [if *min == 0.0 { -0.0 } else { *min }, *max]
 }
 
+/// Returns the integer that orders as a float does, of 0 for -0.
+fn without_negative_zero(bound: i128) -> i128 {
+    match bound == i128::from(ordered(-0.0)) {
+        true => ordered(0.0).into(),
+        false => bound,
+    }
+}
+
+impl Draft<'_> {
+    /// Returns the exponent of floats that are all decimals, at least `exponent_min`: those of a column, or the
+    /// integers of a column. Returns `None` if some may be no decimals, or have other integers with this exponent.
+    fn exponent_of(&self, expr: &Arc<dyn PhysicalExpr>, exponent_min: u32) -> Option<u32> {
+        if self.join_of(expr).is_some() {
+            return None;
+        }
+        let Some(cast) = expr.downcast_ref::<CastExpr>() else {
+            let column = expr.downcast_ref::<Column>()?.index();
+            let (exponent, _) = self.scanned.decimals_with(column, exponent_min)?;
+            return Some(exponent);
+        };
+        let column = cast.expr().downcast_ref::<Column>()?.index();
+        let are_integers = self.scanned.data_type(column).is_integer();
+        let (min, max) = self.scanned.range(column).unwrap_or((0, 0));
+        let is_exact = |integer: i64| {
+            let integer = integer.checked_mul(10_i64.pow(exponent_min));
+            integer.is_some_and(|it| is_unique(it, false))
+        };
+        let are_exact = are_integers && is_exact(min) && is_exact(max);
+        (are_exact && *cast.cast_type() == DataType::Float64).then_some(exponent_min)
+    }
+}
+
 impl Code<'_, '_> {
     /// Declares the float of this row in a column.
     pub(crate) fn float_column(&mut self, column: usize) -> Result<Value> {
@@ -90,10 +123,11 @@ impl Code<'_, '_> {
         })
     }
 
-    /// Declares the integer of this row in a column of decimals, with the largest exponent of all chunks.
-    pub(crate) fn decimal_column(&mut self, column: usize) -> Result<Value> {
+    /// Declares the integer of this row in a column of decimals, with the largest exponent of all chunks, or at least
+    /// `exponent_min`.
+    pub(crate) fn decimal_column(&mut self, column: usize, exponent_min: u32) -> Result<Value> {
         let scanned = self.draft.scanned;
-        let decimals = scanned.decimals(column).ok_or_else(|| {
+        let decimals = scanned.decimals_with(column, exponent_min).ok_or_else(|| {
             let name = scanned.name(column);
             Reason::new(format!("{name} has floats that are no decimals"))
         });
@@ -156,6 +190,56 @@ impl Code<'_, '_> {
             is_finite && !value.may_be_negative_zero()
         });
         Ok((value.map(|value| self.bits_of(&value)), None))
+    }
+
+    /// Declares the numbers of a key of a join that is a float: of the rows that are joined, and of the other rows.
+    /// They are those of decimals, which are close together, or else of the bits.
+    ///
+    /// # Errors
+    /// Why kernels cannot compute it.
+    pub(crate) fn floats_of_join(
+        &mut self,
+        join: usize,
+        key: &Arc<dyn PhysicalExpr>,
+        of_row: &Arc<dyn PhysicalExpr>,
+    ) -> Result<(Value, Value)> {
+        let exponent_of = |exponent_min| {
+            let own = self.draft.exponent_of(key, exponent_min)?;
+            let other = self.draft.joins[join].exponent_of(of_row, exponent_min)?;
+            Some(own.max(other))
+        };
+        // With the exponent of the other side, one may have too many digits.
+        let exponent = exponent_of(0).and_then(exponent_of);
+        let of_row = self.stored(join, |code| code.joined_float(of_row, exponent))?;
+        Ok((self.joined_float(key, exponent)?, of_row))
+    }
+
+    /// Declares the number of a float that is a key of a join: the integer of a decimal with this exponent, or else
+    /// one that compares as the float does.
+    fn joined_float(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        exponent: Option<u32>,
+    ) -> Result<Value> {
+        match (exponent, expr.downcast_ref::<Column>()) {
+            (Some(exponent), Some(column)) => self.decimal_column(column.index(), exponent),
+            (Some(exponent), None) => {
+                let integer = expr.downcast_ref::<CastExpr>().map_or(expr, CastExpr::expr);
+                let integer = self.value(integer)?;
+                self.rescaled(&integer, exponent.cast_signed())
+            }
+            (None, _) => {
+                let value = self.value(expr)?;
+                let [min, max] = [value.min, value.max].map(without_negative_zero);
+                Ok(Value {
+                    text: self.rank_of(&value),
+                    kind: Kind::Large,
+                    valid: value.valid,
+                    min,
+                    max,
+                })
+            }
+        }
     }
 
     /// Declares a constant.

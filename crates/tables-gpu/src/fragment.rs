@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::physical_plan::{FileScanConfig, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
@@ -20,16 +20,15 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
-use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
+use forebay_tables::VersionedScan;
 
 use crate::constants::Subqueries;
-use crate::floats::is_float;
 use crate::join::{Join, joined, of_all_pairs};
 use crate::limit::Limit;
 use crate::on_cpu::OnCpuExec;
 use crate::operator::GpuFragmentExec;
-use crate::packed::is_packable;
+use crate::origin::Origin;
 use crate::reason::{Reason, Repeated};
 use crate::selection::Selection;
 use crate::slice::KeyColumn;
@@ -45,43 +44,6 @@ const SPREAD_MAX: u64 = 1 << 24;
 type Result<T> = std::result::Result<T, Reason>;
 pub(crate) type Exprs = Vec<Arc<dyn PhysicalExpr>>;
 
-/// Where rows are from.
-#[derive(Debug, Clone)]
-pub(crate) enum Origin {
-    Files(Arc<FileScanConfig>),
-    /// The rows that a plan returns, and why kernels do not compute the plan with what is above it.
-    Plan(Arc<dyn ExecutionPlan>, Reason),
-}
-
-impl Origin {
-    /// Returns the columns of the table, or of the plan.
-    pub(crate) fn schema(&self) -> SchemaRef {
-        match self {
-            Origin::Files(scan) => Arc::clone(scan.file_source.table_schema().table_schema()),
-            Origin::Plan(plan, _) => plan.schema(),
-        }
-    }
-
-    /// Returns the index of a column that takes the fewest bytes, of those that can be kept; `None` if there is none.
-    fn narrowest(&self) -> Option<usize> {
-        let schema = match self {
-            Origin::Files(scan) => Arc::clone(scan.file_source.table_schema().file_schema()),
-            Origin::Plan(plan, _) => plan.schema(),
-        };
-        let columns = schema.fields().iter().enumerate();
-        let kept = columns.filter(|(_, field)| is_packable(field.data_type()));
-        // Kernels cannot read some columns of floats and of texts.
-        let narrowest = kept.min_by_key(|(_, field)| match field.data_type() {
-            DataType::Boolean => (false, 0),
-            other => (
-                is_float(other),
-                other.primitive_width().unwrap_or(usize::MAX),
-            ),
-        });
-        narrowest.map(|(index, _)| index)
-    }
-}
-
 /// The columns that a fragment reads of one origin.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
@@ -94,9 +56,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Returns columns of a scan of files, by their indexes in the table.
-    pub(crate) fn of_files(scan: Arc<FileScanConfig>, columns: Vec<usize>) -> Source {
-        let origin = Origin::Files(scan);
+    /// Returns columns of a table, by their indexes there.
+    pub(crate) fn of(origin: Origin, columns: Vec<usize>) -> Source {
         Source {
             first_computed: origin.schema().fields().len(),
             computed: Exprs::new(),
@@ -275,19 +236,6 @@ impl Fragment {
         Ok(Fragment::listed(rows, limit, None))
     }
 
-    /// Returns the fragment with at least the rows that a sort with a limit keeps.
-    ///
-    /// # Errors
-    /// Why it is none.
-    pub(crate) fn of_first(sort: &SortExec) -> Result<Fragment> {
-        let rows = of_tables(sort.input())?;
-        let count = sort
-            .fetch()
-            .ok_or_else(|| Reason::new("a sort of all rows"))? as u64;
-        let by = sorted_by(sort.expr().iter(), &rows)?;
-        Ok(Fragment::listed(rows, Limit::First { by, count }, None))
-    }
-
     /// Returns the fragment that returns rows, with the functions of a window and their aggregates.
     pub(crate) fn listed(
         rows: Rows,
@@ -395,6 +343,20 @@ fn columns<'a>(exprs: impl Iterator<Item = &'a Arc<dyn PhysicalExpr>>) -> BTreeS
 }
 
 impl Rows {
+    /// Returns the rows of an operator that returns these columns of an origin.
+    fn of(origin: Origin, columns: Exprs) -> Rows {
+        Rows {
+            source: 0,
+            schema: origin.schema(),
+            origin,
+            computed: Vec::new(),
+            columns,
+            filters: Vec::new(),
+            joins: Vec::new(),
+            spread: 1,
+        }
+    }
+
     /// Returns whether a join repeats them.
     pub(crate) fn are_repeated(&self) -> bool {
         self.joins.iter().any(Join::repeats_rows)
@@ -438,20 +400,7 @@ impl Rows {
     /// Returns whether some of the rows are those that a plan returns.
     pub(crate) fn has_plan(&self) -> bool {
         let mut joins = self.joins.iter();
-        matches!(self.origin, Origin::Plan(..)) || joins.any(|join| join.rows.has_plan())
-    }
-
-    /// Returns the bytes of the files.
-    pub(crate) fn bytes(&self) -> u64 {
-        let Origin::Files(scan) = &self.origin else {
-            return 0;
-        };
-        let files = scan.file_groups.iter().flat_map(|group| group.iter());
-        let bytes = files.map(|file| match &file.range {
-            Some(range) => (range.end - range.start).unsigned_abs(),
-            None => file.object_meta.size,
-        });
-        bytes.sum()
+        self.origin.is_plan() || joins.any(|join| join.rows.has_plan())
     }
 
     /// Adds the columns of other rows. Returns the index of the first.
@@ -591,6 +540,9 @@ pub(crate) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
         let reason = Reason::new("groups of a GPU are below");
         return Ok(of_plan(plan, reason));
     }
+    if let Some(scan) = plan.downcast_ref::<VersionedScan>() {
+        return of_table(scan);
+    }
     let scan = plan.downcast_ref::<DataSourceExec>();
     let scan = scan.and_then(|it| it.data_source().downcast_ref::<FileScanConfig>());
     let scan = scan.ok_or_else(|| match plan.downcast_ref::<OnCpuExec>() {
@@ -603,29 +555,28 @@ pub(crate) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
 }
 
 /// Returns the rows of an operator above tables and their joins.
-fn of_tables(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
+///
+/// # Errors
+/// Why kernels cannot read them.
+pub(crate) fn of_tables(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
     let rows = rows(plan)?;
     match &rows.origin {
         Origin::Plan(_, reason) => Err(reason.clone()),
-        Origin::Files(_) => Ok(rows),
+        Origin::Files(_) | Origin::Table(_) => Ok(rows),
     }
 }
 
 /// Returns the rows that a plan returns.
 pub(crate) fn of_plan(plan: &Arc<dyn ExecutionPlan>, reason: Reason) -> Rows {
-    let schema = plan.schema();
+    let columns = all_of(&plan.schema());
+    Rows::of(Origin::Plan(Arc::clone(plan), reason), columns)
+}
+
+/// Returns all columns of a schema.
+fn all_of(schema: &SchemaRef) -> Exprs {
     let columns = schema.fields().iter().enumerate();
     let columns = columns.map(|(index, field)| Arc::new(Column::new(field.name(), index)) as _);
-    Rows {
-        columns: columns.collect(),
-        origin: Origin::Plan(Arc::clone(plan), reason),
-        source: 0,
-        schema,
-        computed: Vec::new(),
-        filters: Vec::new(),
-        joins: Vec::new(),
-        spread: 1,
-    }
+    columns.collect()
 }
 
 /// Returns whether an operator returns all rows of its input, in other partitions.
@@ -636,7 +587,9 @@ pub(crate) fn is_moving(plan: &Arc<dyn ExecutionPlan>) -> bool {
 
 /// Returns a plan without the limits of its filters and joins and of what moves their rows, and the smallest of these
 /// limits.
-fn without_limits(plan: &Arc<dyn ExecutionPlan>) -> (Arc<dyn ExecutionPlan>, Option<usize>) {
+pub(crate) fn without_limits(
+    plan: &Arc<dyn ExecutionPlan>,
+) -> (Arc<dyn ExecutionPlan>, Option<usize>) {
     let is_known = plan.is::<FilterExec>()
         || plan.is::<ProjectionExec>()
         || plan.is::<CoalescePartitionsExec>()
@@ -692,23 +645,19 @@ fn of_scan(scan: &FileScanConfig) -> Result<Rows> {
     let schema = scan.file_source.table_schema().table_schema();
     let columns = match scan.file_source.projection() {
         Some(projection) => projection.iter().map(|it| Arc::clone(&it.expr)).collect(),
-        None => {
-            let fields = schema.fields().iter().enumerate();
-            let columns =
-                fields.map(|(index, field)| Arc::new(Column::new(field.name(), index)) as _);
-            columns.collect()
-        }
+        None => all_of(schema),
     };
-    Ok(Rows {
-        origin: Origin::Files(Arc::new(scan.clone())),
-        source: 0,
-        schema: Arc::clone(schema),
-        computed: Vec::new(),
-        columns,
-        filters: Vec::new(),
-        joins: Vec::new(),
-        spread: 1,
-    })
+    Ok(Rows::of(Origin::Files(Arc::new(scan.clone())), columns))
+}
+
+fn of_table(scan: &VersionedScan) -> Result<Rows> {
+    if let Some(reason) = scan.differs() {
+        return Err(Reason::new(reason));
+    }
+    let table = scan.table();
+    let all = all_of(&table.schema());
+    let read = scan.columns().iter().map(|index| Arc::clone(&all[*index]));
+    Ok(Rows::of(Origin::Table(Arc::clone(table)), read.collect()))
 }
 
 /// Returns whether the value of an aggregate is its state.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::column::Column;
-use crate::columns::{ColumnKey, Columns, Entry, FileKey, Known, Read, State};
+use crate::columns::{ColumnKey, Columns, Entry, Known, Read, State};
+use crate::file_key::FileKey;
 use crate::fragment::Source;
 use crate::placement::USES_LATELY;
 
@@ -170,6 +171,11 @@ impl Known {
         if is_declared {
             self.wait(&key);
         }
+    }
+
+    /// Forgets the columns of earlier versions of a table without files.
+    pub(crate) fn forget_before(&mut self, file: &FileKey) {
+        self.columns.retain(|key, _| !key.file.is_before(file));
     }
 
     /// Forgets the columns that were used before the median use, but no declared ones, which have a limit of their own.

@@ -18,7 +18,7 @@ use crate::gpu::{COPY_BYTES, words};
 use crate::reason::Reason;
 
 /// Bytes of the reads for which a path is picked.
-const PICKED_BYTES: u64 = 1 << 30;
+pub(crate) const PICKED_BYTES: u64 = 1 << 30;
 
 /// How column files are read.
 #[derive(Debug)]

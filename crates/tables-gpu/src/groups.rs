@@ -13,7 +13,7 @@ use datafusion::common::exec_err;
 use parking_lot::Mutex;
 
 use crate::column::Column;
-use crate::joined::{HASHED_KEYS_MAX, SLOTS_MAX, SLOTS_MIN, capacity};
+use crate::joined::{SLOTS_MAX, SLOTS_MIN, capacity};
 use crate::packed::{array_of, decimals_of, is_text};
 use crate::program::{THREADS, Total, group_words};
 use crate::ranks::INTERVALS;
@@ -32,6 +32,8 @@ const GROUPS_OF_ROW: u64 = 4;
 /// numbers of a range.
 const GROUPS_OF_VALUES: u64 = 1 << 22;
 const GROUPS_OF_RANGES: u64 = 1 << 20;
+/// Number of keys of which a hash table may have any.
+pub(crate) const HASHED_KEYS_MAX: u64 = 1 << 62;
 /// Number of slots that a hash table has at most at first.
 const SLOTS_FIRST: u64 = 1 << 24;
 /// Minimum and maximum number of rows for which a list has room at first.
@@ -178,7 +180,7 @@ pub(crate) enum Values {
     },
     /// The texts of all rows.
     Rows(RowTexts),
-    /// All numbers of 64 bits.
+    /// All numbers of 64 bits, or of 128.
     Wide(DataType),
 }
 

@@ -17,7 +17,7 @@ use crate::value::{Kind, Value, condition};
 type Result<T> = std::result::Result<T, Reason>;
 
 /// Maximum number of elements of a list that is compared one by one.
-const COMPARED_MAX: usize = 16;
+pub(crate) const COMPARED_MAX: usize = 16;
 /// Maximum number of elements of a list that is searched.
 const SEARCHED_MAX: usize = 1 << 16;
 

@@ -14,8 +14,9 @@ use datafusion::physical_plan::joins::{
 
 use crate::constants::is_constant;
 use crate::floats::is_float;
-use crate::fragment::{Exprs, Fragment, Origin, Rows, of_plan, over_rows, rows};
+use crate::fragment::{Exprs, Fragment, Rows, of_plan, over_rows, rows};
 use crate::limit::Limit;
+use crate::origin::Origin;
 use crate::packed::is_number;
 use crate::reason::Reason;
 use crate::reduced::{is_unique, reduced};
@@ -113,7 +114,7 @@ impl Join {
     pub(crate) fn is_selective(&self) -> bool {
         !matches!(self.kind, JoinKind::Outer | JoinKind::Mark)
             && (!self.rows.filters.is_empty()
-                || matches!(self.rows.origin, Origin::Plan(..))
+                || self.rows.origin.is_plan()
                 || self.rows.joins.iter().any(Join::is_selective))
     }
 }
@@ -217,7 +218,7 @@ fn with_plan(
 /// Returns the rows of a side of a join. If kernels cannot compute it, it runs first, as a plan.
 fn side(plan: &Arc<dyn ExecutionPlan>) -> Rows {
     let of_side = rows(plan).and_then(|rows| match rows.origin {
-        Origin::Files(_) => Ok(rows),
+        Origin::Files(_) | Origin::Table(_) => Ok(rows),
         // Groups of a GPU, whose conditions kernels test if they can.
         Origin::Plan(..) if rows.columns.iter().all(|it| it.is::<Column>()) => {
             if rows.columns.len() > CURSORS_MAX {
@@ -259,7 +260,7 @@ fn sides(join: &HashJoinExec) -> Result<(JoinKind, bool, Rows, Rows)> {
         // All rows have the key of a join of all pairs, so either side may have several of it.
         (true, false) if !is_of_all_pairs(join) => true,
         (false, true) if !is_of_all_pairs(join) => false,
-        _ => left.bytes() > right.bytes(),
+        _ => left.origin.bytes() > right.origin.bytes(),
     };
     let (kind, is_left) = kind_of(join, is_left_larger)?;
     let (kept, other) = if is_left {
@@ -333,7 +334,7 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         false => differ(join, is_left, (&kept, &other))?,
     };
     repeats |= match kind.has_columns() {
-        true => is_of_all_pairs(join) && matches!(other.origin, Origin::Files(_)),
+        true => is_of_all_pairs(join) && !other.origin.is_plan(),
         false => join.filter().is_some() && differ.is_none(),
     };
     if is_mark {

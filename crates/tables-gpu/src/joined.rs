@@ -1,8 +1,8 @@
 //! Joins in generated code: the rows of a join are a table by their keys, with the values that the other side needs.
 //!
-//! Keys are integers, and the table has an element for each number between the smallest and the largest, or, if they
-//! are far apart, for each slot of a hash table. An element has a bit that tells whether there is a row, and the values
-//! of the row in as few bits as their bounds allow.
+//! Keys are integers, as which floats and texts are numbered. The table has an element for each number between the
+//! smallest and the largest, or, if they are far apart, for each slot of a hash table. An element has a bit that tells
+//! whether there is a row, and the values of the row in as few bits as their bounds allow.
 
 use std::sync::Arc;
 
@@ -45,9 +45,6 @@ pub(crate) const SLOTS_MIN: u64 = 1 << 10;
 pub(crate) const SLOTS_MAX: u64 = 1 << 31;
 /// Number of elements that a table may have with any number of rows.
 const ELEMENTS_MIN: u64 = 1 << 20;
-
-/// Number of keys of which a hash table may have any.
-pub(crate) const HASHED_KEYS_MAX: u64 = 1 << 62;
 
 /// Returns the number of slots of a hash table for this many keys: at least two for each.
 ///
@@ -196,7 +193,8 @@ impl Index {
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) dense: Dense,
-    /// The keys of the rows that are looked up; `None` if one is a text, which each join numbers for itself.
+    /// The keys of the rows that are looked up; `None` if one is a text or a float, which each join numbers for
+    /// itself.
     pub(crate) keys: Option<Exprs>,
     /// The columns that tell places in the table: of the rows that are looked up, and of those that are stored.
     pub(crate) key_column: Option<KeyColumn>,
@@ -275,9 +273,11 @@ impl Code<'_, '_> {
         let of_row = self.over_join(join, expr)?;
         let of = &self.draft.rows.joins[join];
         let mut keys = of.keys.iter().zip(&of.keys_of_rows);
-        // The keys of a match are equal, so that the table of the join need not have those of the other rows.
+        // The keys of a match are equal, so that the table of the join need not have those of the other rows. A float
+        // may be 0 where the other is -0.
         if of.kind == JoinKind::Inner
             && let Some((own, _)) = keys.find(|(_, other)| other.eq(&&of_row))
+            && !is_float(&self.type_of(own)?)
         {
             return self.value(own);
         }
@@ -407,18 +407,14 @@ impl Code<'_, '_> {
             if own != other {
                 return Err(Reason::new(format!("a join of {own} with {other}")));
             }
-            if is_float(&own) {
-                return Err(Reason::new("a join by floats"));
-            }
-            if !is_text(&own) {
+            let (value, of_row) = if is_text(&own) {
+                self.texts_of_join(join, key, of_row)?
+            } else if is_float(&own) {
+                self.floats_of_join(join, key, of_row)?
+            } else {
                 self.data_type(key)?;
-            }
-            let (value, of_row) = match is_text(&own) {
-                true => self.texts_of_join(join, key, of_row)?,
-                false => {
-                    let of_row = self.stored(join, |code| code.value(of_row))?;
-                    (self.value(key)?, of_row)
-                }
+                let of_row = self.stored(join, |code| code.value(of_row))?;
+                (self.value(key)?, of_row)
             };
             values.push(value);
             values_of_rows.push(of_row);
@@ -495,16 +491,17 @@ impl Code<'_, '_> {
     /// Notes what tells of the keys of a join in which slice of its table they are.
     fn tell_slices(&mut self, join: usize) {
         let (draft, of) = (&self.draft, &self.draft.rows.joins[join]);
-        let are_texts = of
-            .keys
-            .iter()
-            .any(|key| self.type_of(key).is_ok_and(|it| is_text(&it)));
+        // Each join numbers texts and floats for itself.
+        let are_numbered = of.keys.iter().any(|key| {
+            self.type_of(key)
+                .is_ok_and(|it| is_text(&it) || is_float(&it))
+        });
         let Some(stored) = &draft.joins[join].stored else {
             return;
         };
         let column =
             |rows: &Rows, keys: &[Arc<dyn PhysicalExpr>]| match (keys, &*stored.dense.ranges) {
-                ([key], [(first, _)]) if !are_texts && !stored.is_hashed => {
+                ([key], [(first, _)]) if !are_numbered && !stored.is_hashed => {
                     rows.key_column(key, *first, stored.elements)
                 }
                 _ => None,
@@ -513,7 +510,7 @@ impl Code<'_, '_> {
             column(draft.rows, &of.keys),
             column(&of.rows, &of.keys_of_rows),
         ];
-        let keys = (!are_texts).then(|| of.keys.clone());
+        let keys = (!are_numbered).then(|| of.keys.clone());
         if let Some(stored) = &mut self.draft.joins[join].stored {
             [stored.key_column, stored.own_column] = columns;
             stored.keys = keys;
@@ -605,7 +602,8 @@ impl Code<'_, '_> {
         let mut ranges = Vec::new();
         for value in keys {
             let first = i64::try_from(value.min).ok();
-            let count = u64::try_from(value.max - value.min + 1).ok();
+            let count = value.max.checked_sub(value.min);
+            let count = count.and_then(|it| u64::try_from(it + 1).ok());
             let (Some(first), Some(count)) = (first, count) else {
                 return Err(Reason::new("a join by a key of more than 63 bits"));
             };
@@ -614,9 +612,9 @@ impl Code<'_, '_> {
         let dense = Dense { ranges };
         let of_rows = ELEMENTS_OF_ROW_MAX.saturating_mul(self.draft.scanned.rows);
         let elements_max = of_rows.saturating_add(ELEMENTS_MIN).min(ELEMENTS_MAX);
-        let elements = dense.elements().filter(|it| *it < HASHED_KEYS_MAX);
-        let elements =
-            elements.ok_or_else(|| Reason::new("a join by keys of more than 62 bits"))?;
+        let elements = dense
+            .elements()
+            .ok_or_else(|| Reason::new("a join by keys of more than 64 bits"))?;
         let is_hashed = elements > elements_max;
         let index = self.index(keys, &dense)?;
         let (rows, spread) = (self.draft.scanned.rows, self.draft.rows.spread);
@@ -655,7 +653,9 @@ impl Code<'_, '_> {
             kinds.all(|it| it.is_some_and(|it| it <= kind))
         };
         let is_small = dense.elements().is_some_and(|it| it < 1 << 31) && fit(Kind::Small);
-        if !fit(Kind::Large) {
+        // Modulo 2^64, the distance of a number of 64 bits is below the count only if the number is in the range.
+        let are_large = values.iter().all(|it| it.kind <= Kind::Large);
+        if !are_large && !fit(Kind::Large) {
             return Err(Reason::new("a join by keys of more than 63 bits"));
         }
         let (kind, unsigned) = match is_small {

@@ -15,14 +15,25 @@ use crate::constants::{self, is_constant};
 use crate::domain::{ALL_VALUES_MAX, Domain, Table};
 use crate::expression::Code;
 use crate::floats::is_float;
-use crate::groups::{Key, Marked, RowTexts, Values};
-use crate::joined::HASHED_KEYS_MAX;
+use crate::groups::{HASHED_KEYS_MAX, Key, Marked, RowTexts, Values};
 use crate::packed::is_number;
 use crate::reason::Reason;
 use crate::slice::KeyColumn;
 use crate::value::{Kind, Value};
 
 type Result<T> = std::result::Result<T, Reason>;
+
+/// A key that other keys determine, in generated code.
+pub(crate) struct DeterminedKey {
+    /// The number of its value.
+    pub(crate) number: String,
+    /// The upper half of a number of 128 bits.
+    pub(crate) upper: Option<String>,
+    /// The values by number.
+    pub(crate) values: Values,
+    /// What tells whether there is a value, if NULL has no number.
+    pub(crate) valid: Option<String>,
+}
 
 /// A key of groups over columns of a join.
 struct KeyOfJoin {
@@ -105,8 +116,7 @@ impl Code<'_, '_> {
         self.draft.rows.key_column(expr, first, values.len() as u64)
     }
 
-    /// Declares the number of the value of a key that other keys determine. Returns it, the values by number, and what
-    /// tells whether there is one, if NULL has no number.
+    /// Declares the number of the value of a key that other keys determine.
     ///
     /// # Errors
     /// Why kernels cannot compute it.
@@ -114,7 +124,7 @@ impl Code<'_, '_> {
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
         (is_of_list, is_wide): (bool, bool),
-    ) -> Result<(String, Values, Option<String>)> {
+    ) -> Result<DeterminedKey> {
         // Such a number needs no constant, of which wide rows would need too many.
         if is_wide && let Ok(wide) = self.wide_key(expr, true) {
             return Ok(wide);
@@ -122,17 +132,22 @@ impl Code<'_, '_> {
         // Numbers need no table.
         let of_range = self.key_of_range(expr, true, Reason::new(""));
         let numbered = of_range.or_else(|_| self.key(expr));
-        let numbered = numbered.map(|(number, values)| (number, values, None));
+        let numbered = numbered.map(|(number, values)| DeterminedKey {
+            number,
+            upper: None,
+            values,
+            valid: None,
+        });
         numbered.or_else(|reason| self.wide_key(expr, is_of_list).map_err(|_| reason))
     }
 
-    /// Declares the number of a key of which all numbers of 64 bits may be values: that of a float orders as it does.
-    /// Returns it, and what tells whether the key is not NULL.
+    /// Declares the number of a key of which all numbers of 64 bits, or of 128, may be values: that of a float orders
+    /// as it does.
     fn wide_key(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
         is_of_list: bool,
-    ) -> Result<(String, Values, Option<String>)> {
+    ) -> Result<DeterminedKey> {
         let data_type = self.data_type(expr)?;
         let mut value = self.value(expr)?;
         if value.kind == Kind::Float {
@@ -143,11 +158,18 @@ impl Code<'_, '_> {
             }
             value = self.bits_of(&value);
         }
-        if value.kind > Kind::Large {
-            return Err(Reason::new("numbers of more than 64 bits"));
-        }
-        let number = value.widened(Kind::Large);
-        Ok((number, Values::Wide(data_type), value.valid))
+        let upper = match (value.kind, &data_type) {
+            (Kind::Huge, DataType::Decimal128(..)) => Some(format!("{} >> 64", value.text)),
+            (Kind::Huge, _) => return Err(Reason::new("numbers of more than 64 bits")),
+            _ => None,
+        };
+        let kind = value.kind.max(Kind::Large);
+        Ok(DeterminedKey {
+            number: value.widened(kind),
+            upper,
+            values: Values::Wide(data_type),
+            valid: value.valid,
+        })
     }
 
     /// Declares the number of the value of a key of groups. Returns it and the different values by number.
@@ -336,9 +358,12 @@ impl Code<'_, '_> {
             true => self.float_key(expr)?,
             false => (self.value(expr).ok(), None),
         };
-        let Some(value) = value.filter(|it| it.kind <= Kind::Large) else {
+        let Some(value) = value.filter(|it| it.kind <= Kind::Huge) else {
             return Err(other);
         };
+        if value.kind == Kind::Huge {
+            return Err(Reason::new("groups by numbers of more than 64 bits"));
+        }
         let step = self.step_of_values(expr);
         let (step, by_step) = step.map_or((1, String::new()), |(step, text)| {
             (step, format!(" / static_cast<u64>({text})"))

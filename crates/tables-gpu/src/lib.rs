@@ -18,6 +18,7 @@ mod above;
 mod adding;
 mod aggregates;
 mod alternatives;
+mod amounts;
 mod arguments;
 mod arithmetic;
 mod column;
@@ -27,6 +28,7 @@ mod comments;
 mod computed;
 mod conditional;
 mod constants;
+mod cost;
 mod counts;
 mod declared;
 mod determined;
@@ -39,14 +41,17 @@ mod exists;
 mod explain;
 mod expression;
 mod figures;
+mod file_key;
 mod float_code;
 mod floats;
 mod fragment;
 mod from_disk;
+mod full;
 mod giving_way;
 mod gpu;
 mod gpu_files;
 mod groups;
+mod halves;
 mod hopeless;
 mod host;
 mod in_list;
@@ -66,6 +71,7 @@ mod on_device;
 mod operator;
 mod order;
 mod ordinal;
+mod origin;
 mod outer;
 mod packed;
 mod passes;
@@ -131,13 +137,16 @@ pub fn rule(
     files: Option<ColumnFiles>,
 ) -> Result<Arc<dyn GpuRule>, OutOfMemory> {
     let freeing = giving_way::Freeing::default();
-    let measurements = files.as_ref().and_then(|it| it.measurements.as_ref());
-    let engines = gpu::open_all(gpus, limits, host.share(), measurements, &freeing)?;
+    let measurements = files.as_ref().and_then(|it| it.measurements.clone());
+    let engines = gpu::open_all(gpus, limits, host.share(), measurements.as_ref(), &freeing)?;
     let disk = files.and_then(|files| {
         let opened = disk::Disk::open(files.folder.clone(), files.max_bytes);
         let warn = |why| tracing::warn!(%why, folder = %files.folder.display(), "no column files");
         opened.map_err(warn).ok()
     });
     let columns = columns::Columns::new(engines, &freeing, disk);
+    if let Some(measurements) = &measurements {
+        columns.costs.set(measurements);
+    }
     Ok(Arc::new(rule::Fragments(columns)))
 }

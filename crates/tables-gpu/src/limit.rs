@@ -7,9 +7,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::compute::SortOptions;
 use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
+use datafusion::physical_plan::sorts::sort::SortExec;
 
+use crate::constants::is_constant;
 use crate::expression::Code;
 use crate::figures::Figures;
+use crate::fragment::{Fragment, of_tables, sorted_by};
 use crate::groups::{Groups, listed_max};
 use crate::order::SortWord;
 use crate::ordinal::Ordinal;
@@ -129,6 +132,27 @@ impl Ranking {
     }
 }
 
+impl Fragment {
+    /// Returns the fragment with at least the rows that a sort with a limit keeps.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub(crate) fn of_first(sort: &SortExec) -> Result<Fragment> {
+        let rows = of_tables(sort.input())?;
+        let count = sort
+            .fetch()
+            .ok_or_else(|| Reason::new("a sort of all rows"))? as u64;
+        let mut by = sorted_by(sort.expr().iter(), &rows)?;
+        // What is equal in all rows orders none.
+        by.retain(|it| !is_constant(&it.expr));
+        let limit = match by.is_empty() {
+            true => Limit::Any(count),
+            false => Limit::First { by, count },
+        };
+        Ok(Fragment::listed(rows, limit, None))
+    }
+}
+
 impl Code<'_, '_> {
     /// Declares the ranks of rows.
     ///
@@ -171,6 +195,10 @@ impl Code<'_, '_> {
     pub(crate) fn sort_words(&mut self, window: &Window) -> Result<Vec<SortWord>> {
         let mut words: Vec<SortWord> = Vec::new();
         for (index, by) in window.by.iter().enumerate() {
+            if is_constant(&by.expr) {
+                // What is equal in all rows orders none.
+                continue;
+            }
             let rank = self.rank(by, 1 << u64::BITS)?;
             if !rank.is_exact {
                 return Err(Reason::new("a sort by numbers of more than 64 bits"));

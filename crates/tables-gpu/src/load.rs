@@ -1,11 +1,12 @@
 //! Reads columns of files, packs them, and brings them to the engine.
 
+mod rows;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch};
-use datafusion::common::exec_err;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::datasource::listing::{FileRange, PartitionedFile};
@@ -20,22 +21,26 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column as PhysicalColumn;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::execute_stream;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::column::{Chunk, Column};
 use crate::column_file::Writer;
-use crate::columns::{ColumnKey, Columns, FileKey, Read, Resident};
+use crate::columns::{ColumnKey, Columns, Read};
 use crate::disk::Name;
-use crate::fragment::{Origin, Source};
+use crate::file_key::FileKey;
+use crate::fragment::Source;
 use crate::from_disk::{FromDisk, OnDisk, blocking};
 use crate::giving_way::{Need, TEXTS_BYTES_MAX};
 use crate::kept::{Kept, Place};
+use crate::origin::Origin;
 use crate::packed::{CHUNK_ROWS, Packer, Packing, Unpackable};
 use crate::placement::NO_ROOM;
 use crate::reason::Reason;
 use crate::texts::{Dictionary, Texts, TextsMax};
+
+pub(crate) use self::rows::load_plan;
+use self::rows::of_table;
 
 /// Bytes of a file that one task reads.
 pub(crate) const RANGE_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 32 << 20 };
@@ -43,8 +48,6 @@ pub(crate) const RANGE_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 32 << 20 }
 const RANGES_TO_DISK: usize = 4;
 /// Maximum bytes of the texts of the rows of a file.
 const TEXTS_OF_ROWS_BYTES_MAX: usize = 768 << 20;
-/// Maximum number of rows of a plan that is joined.
-const PLAN_ROWS_MAX: usize = 16 << 20;
 
 /// What the tasks that read a column of a file share.
 #[derive(Debug, Default)]
@@ -194,12 +197,9 @@ pub(crate) async fn load(
         FromDisk::default()
     });
     for (source, files) in &reads {
-        let Origin::Files(scan) = &source.origin else {
-            continue;
-        };
         for file in files {
             let held = columns.text_bytes_of(&reads);
-            load_file(&columns, (source, scan), (file, held), (need, &context)).await?;
+            load_file(&columns, source, (file, held), (need, &context)).await?;
         }
     }
     let keys = columns.to_write(&reads);
@@ -252,52 +252,9 @@ impl Columns {
     }
 }
 
-/// Brings the rows of a plan to the engine.
-///
-/// # Errors
-/// If the plan fails, or there is no room.
-pub(crate) async fn load_plan(
-    columns: &Columns,
-    plan: &Arc<dyn ExecutionPlan>,
-    source: &Source,
-    (began, context): (u64, &Arc<TaskContext>),
-) -> Result<Resident, Reason> {
-    let rows = execute_stream(Arc::clone(plan), Arc::clone(context)).map_err(Reason::of)?;
-    let mut count = 0;
-    let rows = rows.map(move |batch| {
-        let batch = batch?;
-        count += batch.num_rows();
-        match count > PLAN_ROWS_MAX {
-            true => exec_err!("the plan of a join returned more than {PLAN_ROWS_MAX} rows"),
-            false => Ok(batch),
-        }
-    });
-    let wanted: Vec<_> = source.columns.iter().map(|it| source.expr(*it)).collect();
-    let shared: Vec<_> = wanted
-        .iter()
-        .map(|_| OfColumn::new(TextsMax::MANY, 1, context))
-        .collect();
-    let need = Need::Query(began);
-    let to = To::Engine(need);
-    let to = (to, Stripes::default());
-    let read = stored(columns, rows.boxed(), &wanted, to, (&shared, context)).await;
-    let loaded = match read {
-        Ok(read) => of_chunks(columns, vec![read], (&wanted, &shared), need).await,
-        Err(failed) => Err(failed),
-    };
-    let loaded = loaded.map_err(|failed| match failed {
-        Failed::Column(_, reason) | Failed::Texts(_, reason) | Failed::Load(reason) => reason,
-    })?;
-    let loaded = loaded.into_iter().map(Arc::new);
-    let columns = source.columns.iter().copied().zip(loaded);
-    Ok(Resident {
-        files: vec![columns.collect()],
-    })
-}
-
 async fn load_file(
     columns: &Arc<Columns>,
-    (source, scan): (&Source, &FileScanConfig),
+    source: &Source,
     ((file, partitioned), held): (&(FileKey, PartitionedFile), usize),
     (need, context): (Need, &Arc<TaskContext>),
 ) -> Result<(), Reason> {
@@ -312,8 +269,15 @@ async fn load_file(
             true => (keys, wanted, None),
             false => with_names(keys, wanted),
         };
-        let with = (context, names.as_deref());
-        let read = of_file(columns, (scan, partitioned), (&wanted, need), with).await;
+        let of = (&*wanted, need);
+        let read = match &source.origin {
+            Origin::Files(scan) => {
+                let with = (context, names.as_deref());
+                of_file(columns, (scan, partitioned), of, with).await
+            }
+            Origin::Table(table) => of_table(columns, table, of, context).await,
+            Origin::Plan(..) => return Ok(()),
+        };
         match read {
             Ok(read) => {
                 let texts = held + read.iter().map(Column::text_bytes).sum::<usize>();
@@ -352,7 +316,10 @@ async fn load_file(
                 return Err(reason);
             }
             Err(Failed::Load(reason))
-                if has_room && reason.is(NO_ROOM) && columns.disk.is_some() =>
+                if has_room
+                    && reason.is(NO_ROOM)
+                    && columns.disk.is_some()
+                    && file.number.is_none() =>
             {
                 has_room = false;
             }
@@ -454,15 +421,8 @@ async fn of_file(
         });
         FileGroup::new(vec![part])
     });
-    let read: BTreeSet<usize> = wanted
-        .iter()
-        .flat_map(collect_columns)
-        .map(|it| it.index())
-        .collect();
-    let read: Vec<usize> = read.into_iter().collect();
-    let wanted = wanted.iter().cloned();
-    let wanted = wanted.map(|it| over_projected(it, &read));
-    let wanted: Arc<[_]> = wanted.collect::<Result<_, _>>().map_err(failed)?;
+    let read = indexes_of(wanted);
+    let wanted = over_all(wanted, &read)?;
     let decoding = FileScanConfigBuilder::from(scan.clone())
         .with_source(Arc::new(decoded(scan)))
         .with_file_groups(groups.collect())
@@ -576,6 +536,20 @@ async fn of_chunks(
         });
     }
     Ok(stored)
+}
+
+/// Returns the indexes of the columns of a table that expressions read.
+fn indexes_of(wanted: Exprs<'_>) -> Vec<usize> {
+    let read = wanted.iter().flat_map(collect_columns);
+    let read: BTreeSet<usize> = read.map(|it| it.index()).collect();
+    read.into_iter().collect()
+}
+
+/// Returns expressions over the columns of a table as those over the columns of these indexes alone.
+fn over_all(wanted: Exprs<'_>, read: &[usize]) -> Result<Arc<[Arc<dyn PhysicalExpr>]>, Failed> {
+    let wanted = wanted.iter().cloned();
+    let wanted = wanted.map(|it| over_projected(it, read));
+    wanted.collect::<Result<_, _>>().map_err(failed)
 }
 
 /// Returns an expression over the columns of a table as one over those of these indexes alone.

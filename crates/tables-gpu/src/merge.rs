@@ -94,7 +94,10 @@ impl Total {
             is_wide,
         } = self;
         if is_maximum {
-            own[word] = own[word].max(other[word]);
+            let words = word..=word + usize::from(is_wide);
+            if own[words.clone()] < other[words.clone()] {
+                own[words.clone()].copy_from_slice(&other[words]);
+            }
             return;
         }
         let (sum, has_carry) = own[word].overflowing_add(other[word]);
@@ -112,17 +115,23 @@ mod tests {
 
     #[test]
     fn totals_are_sums_and_maxima() {
-        let layout = [(false, 0, false), (false, 1, true), (true, 3, false)];
+        let layout = [
+            (false, 0, false),
+            (false, 1, true),
+            (true, 3, false),
+            (true, 4, true),
+            (true, 6, true),
+        ];
         let layout = layout.map(|(is_maximum, word, is_wide)| Total {
             is_maximum,
             word,
             is_wide,
         });
         let minus_three = -3_i64 as u64;
-        let mut own = [2, u64::MAX, 4, 7];
+        let mut own = [2, u64::MAX, 4, 7, 5, 8, 5, 8];
         for total in layout {
-            total.add(&mut own, &[minus_three, 2, 1, 9]);
+            total.add(&mut own, &[minus_three, 2, 1, 9, 6, 1, 5, 7]);
         }
-        assert_eq!(own, [-1_i64 as u64, 1, 6, 9]);
+        assert_eq!(own, [-1_i64 as u64, 1, 6, 9, 6, 1, 5, 8]);
     }
 }

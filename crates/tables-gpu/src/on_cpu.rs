@@ -12,6 +12,7 @@ use datafusion::physical_plan::{
     ReplaceChildrenOptions,
 };
 
+use crate::cost::Timed;
 use crate::reason::Reason;
 
 /// Returns what its input returns. `EXPLAIN` prints the reason.
@@ -19,11 +20,21 @@ use crate::reason::Reason;
 pub(crate) struct OnCpuExec {
     input: Arc<dyn ExecutionPlan>,
     reason: Reason,
+    timed: Option<Arc<Timed>>,
 }
 
 impl OnCpuExec {
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>, reason: Reason) -> OnCpuExec {
-        OnCpuExec { input, reason }
+        OnCpuExec {
+            input,
+            reason,
+            timed: None,
+        }
+    }
+
+    /// Returns the operator, which tells how long its input takes.
+    pub(crate) fn with_time(self, timed: Option<Arc<Timed>>) -> OnCpuExec {
+        OnCpuExec { timed, ..self }
     }
 
     pub(crate) fn reason(&self) -> &Reason {
@@ -72,7 +83,8 @@ impl ExecutionPlan for OnCpuExec {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let input = children.pop();
         let input = input.ok_or_else(|| DataFusionError::Internal("no input".to_owned()))?;
-        Ok(Arc::new(OnCpuExec::new(input, self.reason.clone())))
+        let operator = OnCpuExec::new(input, self.reason.clone());
+        Ok(Arc::new(operator.with_time(self.timed.clone())))
     }
 
     fn with_new_children(
@@ -88,6 +100,7 @@ impl ExecutionPlan for OnCpuExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        self.input.execute(partition, context)
+        let rows = self.input.execute(partition, context)?;
+        Ok(Timed::watched(self.timed.as_ref(), rows))
     }
 }

@@ -237,6 +237,9 @@ fn code(
             .ok_or_else(|| Reason::new("totals of 128 bits of groups that are grouped again"));
     }
     if let Some(determined) = compiled.determined.get(&column) {
+        if determined.upper.is_some() {
+            return Err(Reason::new("numbers of more than 64 bits"));
+        }
         let word = compiled.totals[determined.slot].word;
         if let Values::Wide(_) = &determined.values {
             let valid = determined.valid.map(|slot| compiled.totals[slot].word);
@@ -367,7 +370,7 @@ fn of_total(output: &Output, totals: &[Total], (min, max): (i128, i128)) -> Opti
         Output::Sum(slot, rows) => (word(slot), slot, Some(rows)),
         Output::Max(slot, rows) => (format!("plain({})", word(slot)), slot, Some(rows)),
         Output::Min(slot, rows) => (format!("plain(~{})", word(slot)), slot, Some(rows)),
-        Output::Some(_) | Output::Float(_) => return None,
+        Output::Parts { .. } | Output::Some(_) | Output::Float(_) => return None,
     };
     let code = Code {
         value,

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -24,7 +24,9 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use crate::columns::{Columns, Resident};
-use crate::fragment::{Fragment, Origin};
+use crate::cost::Timed;
+use crate::fragment::Fragment;
+use crate::origin::Origin;
 use crate::reason::Reason;
 use crate::selection::Selection;
 use crate::work::{OnDevice, Outcome, Staying, Work};
@@ -51,6 +53,8 @@ pub(crate) struct GpuFragmentExec {
     outcome: Arc<OnceCell<Outcome>>,
     /// What kernels did if another fragment read the groups on the device.
     stayed: Arc<OnceCell<String>>,
+    /// What tells how long the CPU takes, if it runs and that is to be told.
+    timed: Arc<OnceLock<Option<Arc<Timed>>>>,
     metrics: ExecutionPlanMetricsSet,
     properties: Arc<PlanProperties>,
 }
@@ -69,7 +73,7 @@ impl GpuFragmentExec {
         let sources = fragment.sources.iter();
         let plans = sources.filter_map(|source| match &source.origin {
             Origin::Plan(plan, _) => Some(Arc::clone(plan)),
-            Origin::Files(_) => None,
+            Origin::Files(_) | Origin::Table(_) => None,
         });
         Ok(GpuFragmentExec {
             number: number_of(&cpu),
@@ -85,6 +89,7 @@ impl GpuFragmentExec {
             have_plans_run: Arc::default(),
             outcome: Arc::default(),
             stayed: Arc::default(),
+            timed: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
         })
     }
@@ -155,6 +160,7 @@ impl GpuFragmentExec {
             have_plans_run: Arc::default(),
             outcome: Arc::default(),
             stayed: Arc::default(),
+            timed: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
             properties: Arc::clone(&self.properties),
         }
@@ -192,6 +198,13 @@ impl GpuFragmentExec {
         // The operator returns these rows when it runs, or lets the CPU.
         self.outcome.set(outcome).ok();
         None
+    }
+
+    /// Computes the fragment, unless it was computed. Returns whether the device does.
+    pub(crate) async fn run(&self, context: &Arc<TaskContext>) -> bool {
+        let work = self.work(Arc::clone(context));
+        let outcome = self.outcome.get_or_init(|| work.outcome()).await;
+        matches!(outcome, Outcome::Device(_))
     }
 
     /// Returns why the device did not compute the fragment; `None` if it did, or nothing ran.
@@ -384,6 +397,7 @@ impl ExecutionPlan for GpuFragmentExec {
         let (cpu, outcome) = (Arc::clone(&self.cpu), Arc::clone(&self.outcome));
         let work = self.work(Arc::clone(&context));
         let (strict, is_kept) = (self.options.strict, self.is_kept);
+        let (timed, columns) = (Arc::clone(&self.timed), Arc::clone(&self.columns));
         let rows = stream::once(async move {
             let outcome = outcome.get_or_init(|| work.outcome()).await;
             let rows: SendableRecordBatchStream = match outcome {
@@ -402,7 +416,10 @@ impl ExecutionPlan for GpuFragmentExec {
                     let text = format!("the GPU does not compute a part of the plan: {reason}");
                     return Err(DataFusionError::Execution(text));
                 }
-                Outcome::Cpu(_) => cpu.execute(partition, context)?,
+                Outcome::Cpu(_) => {
+                    let timed = timed.get_or_init(|| columns.timed(&cpu));
+                    Timed::watched(timed.as_ref(), cpu.execute(partition, context)?)
+                }
             };
             Ok(rows)
         });

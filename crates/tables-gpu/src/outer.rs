@@ -146,7 +146,7 @@ impl<'a> OuterJoin<'a> {
     /// If there is none, or the other side has smaller files.
     pub(crate) fn grouped(&self) -> Result<AggregateExec> {
         let (kept, other) = self.sides();
-        if rows(kept)?.bytes() >= rows(other)?.bytes() {
+        if rows(kept)?.origin.bytes() >= rows(other)?.origin.bytes() {
             return Err(Reason::new("an outer join with smaller files"));
         }
         let schema = other.schema();

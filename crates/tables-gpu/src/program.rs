@@ -40,17 +40,14 @@ const _: () = assert!((THREADS * ROWS_OF_THREAD) as usize == crate::packed::TILE
 struct Slot {
     /// The condition under which a row counts, and what is added.
     code: String,
-    is_maximum: bool,
-    /// Largest absolute value that a row adds.
-    addend_max: u128,
+    added: Added,
 }
 
 impl Slot {
-    /// A slot that the kernels of a window fill; no row adds to it.
+    /// A slot that the kernels of a window fill, or the one behind a maximum of two words. No row adds to it.
     const COMPUTED: Slot = Slot {
         code: String::new(),
-        is_maximum: true,
-        addend_max: 0,
+        added: Added::Maximum,
     };
 
     /// Returns the line of the kernel, with the number of the slot.
@@ -111,12 +108,20 @@ pub(crate) enum Output {
     Some(usize),
     /// A sum; NULL if the number of rows in the second slot is 0.
     Sum(usize, usize),
+    /// A sum in parts, the lowest first, each of [`WIDE_PART_BITS`]; NULL if the number of rows is 0.
+    Parts {
+        slots: Vec<usize>,
+        rows: usize,
+    },
     Float(Float),
     /// The largest value, and the number of rows.
     Max(usize, usize),
     /// The smallest value, and the number of rows.
     Min(usize, usize),
 }
+
+/// Bits of a part of a sum in parts: the sums of a block have 64.
+pub(crate) const WIDE_PART_BITS: u8 = 40;
 
 /// A column of the result.
 #[derive(Debug, Clone)]
@@ -173,6 +178,8 @@ pub(crate) struct Compiled {
 pub(crate) enum Added {
     /// It is the largest value.
     Maximum,
+    /// The same of two words, of which the first decides.
+    WideMaximum,
     /// It is a sum, to which a row adds a number of at most this absolute value.
     UpTo(u128),
 }
@@ -317,11 +324,16 @@ impl Compiled {
 fn totals_of(slots: &[Slot], rows: u64) -> Vec<Total> {
     let mut word = 0;
     let totals = slots.iter().map(|slot| {
-        let largest = slot.addend_max.checked_mul(rows.into());
+        let largest = |addend_max: u128| addend_max.checked_mul(rows.into());
+        let (is_maximum, is_wide) = match slot.added {
+            Added::Maximum => (true, false),
+            Added::WideMaximum => (true, true),
+            Added::UpTo(most) => (false, largest(most).is_none_or(|it| it >= 1 << 63)),
+        };
         let total = Total {
-            is_maximum: slot.is_maximum,
+            is_maximum,
             word,
-            is_wide: largest.is_none_or(|it| it >= 1 << 63),
+            is_wide,
         };
         word += 1 + usize::from(total.is_wide);
         total
@@ -417,7 +429,7 @@ impl<'k, 'a> Slots<'k, 'a> {
                 // The values of a wide row have no room in registers. Each is stored before the next is read.
                 self.begin_group(group, ranking);
             }
-            let (number, values, valid) = self
+            let key = self
                 .code
                 .determined_key(key, (of_list.is_some(), is_wide))?;
             let mut slot = |number: String| {
@@ -425,9 +437,10 @@ impl<'k, 'a> Slots<'k, 'a> {
                 self.slot(None, number, Added::Maximum)
             };
             let determined = Determined {
-                values,
-                slot: slot(number),
-                valid: valid.map(slot),
+                values: key.values,
+                slot: slot(key.number),
+                upper: key.upper.map(&mut slot),
+                valid: key.valid.map(slot),
             };
             Ok((index, determined))
         });
@@ -436,9 +449,10 @@ impl<'k, 'a> Slots<'k, 'a> {
 
     /// Returns the slot of a total, a new one unless there is one of the same code.
     pub(crate) fn slot(&mut self, condition: Option<&str>, value: String, added: Added) -> usize {
-        let (call, addend_max) = match added {
-            Added::Maximum => ("raise", 0),
-            Added::UpTo(addend_max) => ("add", addend_max),
+        let call = match added {
+            Added::Maximum => "raise",
+            Added::WideMaximum => "raise_wide",
+            Added::UpTo(_) => "add",
         };
         let call = format!("totals.{call}(group, SLOT, {value})");
         let slot = Slot {
@@ -446,15 +460,19 @@ impl<'k, 'a> Slots<'k, 'a> {
                 Some(condition) => format!("if ({condition}) {call}"),
                 None => call,
             },
-            is_maximum: added == Added::Maximum,
-            addend_max,
+            added,
         };
         let mut shared = self.slots[self.first_shared..].iter();
         let known = shared.position(|it| *it == slot);
-        match known {
-            Some(index) => self.first_shared + index,
-            None => self.push(slot),
+        if let Some(index) = known {
+            return self.first_shared + index;
         }
+        let index = self.push(slot);
+        if added == Added::WideMaximum {
+            // Where a block has the second word.
+            self.push(Slot::COMPUTED);
+        }
+        index
     }
 
     /// Adds a slot, and returns its index.

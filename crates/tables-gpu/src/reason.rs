@@ -10,6 +10,9 @@ use forebay_text_gpu::LoadError;
 
 use crate::packed::Unpackable;
 
+/// The reason if the CPU is estimated to be faster.
+pub(crate) const FASTER: &str = "the CPU is estimated to be faster";
+
 /// Why a part of a plan runs on the CPU, as `EXPLAIN` prints it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reason {
@@ -17,6 +20,8 @@ pub(crate) struct Reason {
     text: String,
     missing: Option<Missing>,
     repeated: Option<Repeated>,
+    /// The microseconds that the CPU and the device were estimated to take, if that is the reason.
+    estimates: Option<(u64, u64)>,
 }
 
 /// The kinds of reasons, which a metric counts apart.
@@ -24,7 +29,7 @@ pub(crate) struct Reason {
 pub(crate) enum Kind {
     /// Kernels do not compute the plan, its types or the ranges of its values.
     Unsupported,
-    /// The planner chose the CPU: the files are small, or a table is declared with `gpu = off`.
+    /// The planner chose the CPU: it is estimated to be faster, or a table is declared with `gpu = off`.
     Planner,
     /// Columns are not on the device yet.
     Loading,
@@ -181,6 +186,7 @@ impl Reason {
             text: text.into(),
             missing: None,
             repeated: None,
+            estimates: None,
         }
     }
 
@@ -202,6 +208,14 @@ impl Reason {
     /// Returns the reason that the values of the rows are.
     pub(crate) fn of_data(text: impl Into<String>) -> Reason {
         Reason::of_kind(Kind::Data, text)
+    }
+
+    /// Returns the reason that the CPU is estimated to be faster, with the estimated microseconds of both.
+    pub(crate) fn of_estimates(cpu_us: u64, gpu_us: u64) -> Reason {
+        Reason {
+            estimates: Some((cpu_us, gpu_us)),
+            ..Reason::of_kind(Kind::Planner, FASTER)
+        }
     }
 
     /// Returns the same reason for a column of this name.
@@ -257,6 +271,11 @@ impl Reason {
         self.kind
     }
 
+    /// Returns the text without estimates, which differ from query to query.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Returns whether the reason has this text.
     pub(crate) fn is(&self, text: &str) -> bool {
         self.text == text
@@ -275,7 +294,16 @@ impl Reason {
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        let ms = |us: u64| us as f64 / 1e3;
+        match self.estimates {
+            Some((cpu, gpu)) => write!(
+                f,
+                "the CPU is estimated at {:.2} ms, the GPU at {:.2} ms",
+                ms(cpu),
+                ms(gpu)
+            ),
+            None => f.write_str(&self.text),
+        }
     }
 }
 

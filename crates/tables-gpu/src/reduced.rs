@@ -165,7 +165,7 @@ fn is_semi_join(known: &Join, key: &Arc<dyn PhysicalExpr>, join: &Join) -> bool 
         && known.keys_of_rows == join.keys_of_rows
         && known.rows.filters == join.rows.filters
         && known.rows.joins.len() == join.rows.joins.len()
-        && known.rows.bytes() == join.rows.bytes()
+        && known.rows.origin.bytes() == join.rows.origin.bytes()
 }
 
 fn are_same(one: &Arc<dyn PhysicalExpr>, other: &Arc<dyn PhysicalExpr>) -> bool {

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use datafusion::arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Decimal128Array, Float64Array, Int64Array, RecordBatch,
+    Array, ArrayRef, AsArray, BooleanArray, Decimal256Array, Float64Array, Int64Array, RecordBatch,
     RecordBatchOptions, UInt64Array, new_null_array,
 };
 use datafusion::arrow::compute::{cast, nullif, take_record_batch};
-use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, SchemaRef, i256};
 use datafusion::common::{exec_err, internal_datafusion_err};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -24,9 +24,10 @@ use crate::determined::Determined;
 use crate::engine::Ran;
 use crate::fragment::{Fragment, is_its_state};
 use crate::groups::{Groups, Values};
+use crate::halves::{decimals, number_of};
 use crate::limit::Limit;
 use crate::packed::{array_of, is_text};
-use crate::program::{Column, Compiled, Float, Output, Total, group_words};
+use crate::program::{Column, Compiled, Float, Output, Total, WIDE_PART_BITS, group_words};
 use crate::reason::Reason;
 use crate::rule::is_by_columns;
 use crate::variance::Sums;
@@ -123,6 +124,12 @@ impl Totals<'_> {
         self.word(group, self.layout[slot].word)
     }
 
+    /// Returns the words of a maximum of two.
+    fn words(&self, group: usize, slot: usize) -> [u64; 2] {
+        let first = self.layout[slot].word;
+        [first, first + 1].map(|word| self.word(group, word))
+    }
+
     /// Returns what a function gives for each group; `None` for those without rows in a slot.
     fn of_each<T>(
         &self,
@@ -169,8 +176,19 @@ impl Totals<'_> {
     /// Returns a key that other keys determine, for these groups.
     fn determined(&self, of: &Determined, groups: &[Group]) -> Result<ArrayRef> {
         let numbers = groups.iter();
-        let numbers = numbers.map(|(group, _)| self.count(*group, of.slot));
-        let values = of.values.take(numbers.collect())?;
+        let values = match (&of.values, of.upper) {
+            (Values::Wide(data_type), Some(upper)) => {
+                let numbers = numbers.map(|(group, _)| {
+                    let halves = [upper, of.slot].map(|slot| self.count(*group, slot));
+                    Some(number_of(halves[0], halves[1]))
+                });
+                decimals(numbers.collect(), data_type)?
+            }
+            (values, _) => {
+                let numbers = numbers.map(|(group, _)| self.count(*group, of.slot));
+                values.take(numbers.collect())?
+            }
+        };
         let Some(valid) = of.valid else {
             return Ok(values);
         };
@@ -199,21 +217,31 @@ impl Totals<'_> {
                 Ok(Arc::new(UInt64Array::from(counts)))
             }
             Output::Sum(slot, rows) => {
-                let sums = self.of_each(groups, rows, |group| self.sum(group, slot));
-                Ok(match data_type {
-                    DataType::Decimal128(precision, scale) => {
-                        let sums = Decimal128Array::from(sums);
-                        Arc::new(sums.with_precision_and_scale(*precision, *scale)?)
-                    }
-                    _ => {
-                        let sums = sums.into_iter().map(|it| it.map(|it| it as i64));
-                        Arc::new(sums.collect::<Int64Array>())
-                    }
-                })
+                let sum = |group| i256::from_i128(self.sum(group, slot));
+                of_sums(self.of_each(groups, rows, sum), data_type)
+            }
+            Output::Parts { ref slots, rows } => {
+                let sum = |group| {
+                    let parts = slots.iter().rev();
+                    parts.fold(i256::ZERO, |sum, slot| {
+                        let part = i256::from_i128(self.sum(group, *slot));
+                        (sum << WIDE_PART_BITS).wrapping_add(part)
+                    })
+                };
+                of_sums(self.of_each(groups, rows, sum), data_type)
             }
             Output::Float(float) => {
                 let floats = groups.iter().map(|(group, _)| self.float(*group, &float));
                 Ok(Arc::new(floats.collect::<Float64Array>()))
+            }
+            Output::Max(slot, rows) | Output::Min(slot, rows) if self.layout[slot].is_wide => {
+                let is_min = matches!(column.output, Output::Min(..));
+                let numbers = self.of_each(groups, rows, |group| {
+                    let words = self.words(group, slot);
+                    let [upper, lower] = words.map(|word| if is_min { !word } else { word });
+                    number_of(plain(upper).cast_unsigned(), lower)
+                });
+                decimals(numbers, data_type)
             }
             Output::Max(slot, rows) => {
                 let numbers = self.of_each(groups, rows, |group| plain(self.count(group, slot)));
@@ -223,6 +251,22 @@ impl Totals<'_> {
                 let numbers = self.of_each(groups, rows, |group| plain(!self.count(group, slot)));
                 of_numbers(numbers, column)
             }
+        }
+    }
+}
+
+/// Returns sums as an array of a type. A sum that has more bits than the type wraps, as the CPU's does.
+fn of_sums(sums: Vec<Option<i256>>, data_type: &DataType) -> Result<ArrayRef> {
+    if let DataType::Decimal256(precision, scale) = data_type {
+        let sums = Decimal256Array::from(sums);
+        return Ok(Arc::new(sums.with_precision_and_scale(*precision, *scale)?));
+    }
+    let sums = sums.into_iter().map(|it| it.map(i256::as_i128));
+    match data_type {
+        DataType::Decimal128(..) => decimals(sums.collect(), data_type),
+        _ => {
+            let sums = sums.map(|it| it.map(|it| it as i64));
+            Ok(Arc::new(sums.collect::<Int64Array>()))
         }
     }
 }

@@ -27,7 +27,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ChildrenPropertiesMode, ExecutionPlan, Partitioning, ReplaceChildrenOptions,
 };
-use forebay_tables::{GpuColumns, GpuFigures, GpuOptions, GpuRule, TableName};
+use forebay_tables::{GpuColumns, GpuFigures, GpuOptions, GpuRule, TableName, VersionedScan};
 use futures_util::future::BoxFuture;
 
 use crate::above;
@@ -35,16 +35,15 @@ use crate::alternatives::AlternativesExec;
 use crate::columns::Columns;
 use crate::constants;
 use crate::explain;
-use crate::fragment::{Fragment, Origin, Source, is_limited, is_moving, rows};
+use crate::fragment::{Fragment, Source, is_limited, is_moving, rows};
 use crate::on_cpu::OnCpuExec;
 use crate::operator::{GpuFragmentExec, number_of};
 use crate::outer::OuterJoin;
 use crate::packed::is_packable;
 use crate::program::Compiled;
-use crate::reason::Reason;
+use crate::reason::{FASTER, Reason};
 use crate::scanned::Scanned;
 use crate::window::{is_window, sorted_by_all};
-use crate::work::reads;
 use crate::{distinct, sets, union};
 
 /// Puts an operator of a device above each aggregate that the device can compute, and above joins and conditions whose
@@ -86,8 +85,10 @@ impl PhysicalOptimizerRule for Fragments {
                     tried.or_else(|_| checked(aggregate))
                 }
             };
-            let is_tried = || self.check_hope(number_of(&node), &options);
-            let tried = tried.and_then(|fragment| is_tried().map(|()| fragment));
+            let tried = tried.and_then(|fragment| {
+                self.check_worth(&node, &fragment, &options)?;
+                Ok(fragment)
+            });
             match tried {
                 Ok(fragment) => {
                     let ordering = node.properties().output_ordering().cloned();
@@ -103,7 +104,8 @@ impl PhysicalOptimizerRule for Fragments {
                 }
                 Err(reason) => {
                     self.0.counts.add_on_cpu(&reason);
-                    let node = OnCpuExec::new(node, reason);
+                    let timed = reason.is(FASTER).then(|| self.0.timed(&node)).flatten();
+                    let node = OnCpuExec::new(node, reason).with_time(timed);
                     Ok(Transformed::yes(Arc::new(node) as _))
                 }
             }
@@ -171,13 +173,11 @@ impl Fragments {
                 Ok((first, fragment))
             });
             let parts = parts.collect::<std::result::Result<Vec<_>, Reason>>()?;
-            if !options.loads {
-                // The plan stays one if the CPU would compute all parts.
-                let wanted = parts
-                    .iter()
-                    .map(|(_, fragment)| self.0.check_wanted(&reads(fragment)?));
-                wanted.reduce(|one, other| one.or(other)).transpose()?;
-            }
+            // The plan stays one if the CPU would compute all parts.
+            let wanted = parts
+                .iter()
+                .map(|(first, fragment)| self.0.weigh(first.input(), fragment, options));
+            wanted.reduce(|one, other| one.or(other)).transpose()?;
             let states = parts
                 .into_iter()
                 .map(|(first, fragment)| self.aggregated(first, fragment, options));
@@ -232,9 +232,12 @@ impl Fragments {
         node: Arc<dyn ExecutionPlan>,
         options: &GpuOptions,
     ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-        let has_hope = self.check_hope(number_of(&node), options).is_ok();
-        match sorted(&node) {
-            Ok(fragment) if has_hope => {
+        let fragment = sorted(&node).or_else(|reason| {
+            let of_full = self.window_of_full(&node, options);
+            of_full.unwrap_or(Err(reason))
+        });
+        match fragment {
+            Ok(fragment) if self.check_worth(&node, &fragment, options).is_ok() => {
                 Ok(Transformed::yes(self.operator(node, fragment, options)?))
             }
             // The later pass that makes lists tells the reason.
@@ -249,9 +252,7 @@ impl Fragments {
         options: &GpuOptions,
     ) -> std::result::Result<Arc<dyn ExecutionPlan>, Reason> {
         let fragment = checked(&aggregate)?;
-        if !options.loads {
-            self.0.check_wanted(&reads(&fragment)?)?;
-        }
+        self.0.weigh(aggregate.input(), &fragment, options)?;
         self.aggregated(aggregate, fragment, options)
     }
 
@@ -285,6 +286,7 @@ impl Fragments {
         check_rows(aggregate)?;
         let by_all_keys = sets::by_all_keys(first).map_err(Reason::of)?;
         let fragment = of_states(&by_all_keys)?;
+        self.0.weigh(first.input(), &fragment, options)?;
         let states = self.aggregated(by_all_keys, fragment, options)?;
         sets::above(aggregate, first, states).map_err(Reason::of)
     }
@@ -309,26 +311,42 @@ impl Fragments {
         }
     }
 
+    /// Checks that a plan was not given up lately, and that the CPU is not estimated to be faster.
+    fn check_worth(
+        &self,
+        plan: &Arc<dyn ExecutionPlan>,
+        fragment: &Fragment,
+        options: &GpuOptions,
+    ) -> std::result::Result<(), Reason> {
+        self.check_hope(number_of(plan), options)?;
+        self.0.weigh(plan, fragment, options)
+    }
+
     /// Returns a sort with a limit above an operator of a device that returns the first rows, or the sort with the
-    /// reason why that was given up lately.
+    /// reason why the CPU computes them; or why kernels do not tell which rows are first. Returns `None` if it is
+    /// another operator.
     fn with_first(
         &self,
         node: &Arc<dyn ExecutionPlan>,
-        fragment: Fragment,
         options: &GpuOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let number = number_of(node);
-        if let Err(reason) = self.check_hope(number, options) {
+    ) -> Option<std::result::Result<Arc<dyn ExecutionPlan>, Reason>> {
+        let fragment = match first(node)? {
+            Ok(fragment) => Arc::new(fragment),
+            Err(reason) => return Some(Err(reason)),
+        };
+        if let Err(reason) = self.check_worth(node, &fragment, options) {
             // All rows are more than the first.
-            return Ok(Arc::new(OnCpuExec::new(Arc::clone(node), reason)));
+            let on_cpu = OnCpuExec::new(Arc::clone(node), reason);
+            return Some(Ok(Arc::new(on_cpu) as _));
         }
-        let input = node.children()[0];
-        let (columns, options) = (Arc::clone(&self.0), options.clone());
-        let fragment = Arc::new(fragment);
-        let first = GpuFragmentExec::new(Arc::clone(input), fragment, columns, options)?;
+        let input = Arc::clone(node.children()[0]);
+        let first = GpuFragmentExec::new(input, fragment, Arc::clone(&self.0), options.clone());
         let keep = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
-        let inputs = vec![Arc::new(first.with_number(number)) as _];
-        Arc::clone(node).replace_children(inputs, keep)
+        let first = first.and_then(|first| {
+            let inputs = vec![Arc::new(first.with_number(number_of(node))) as _];
+            Arc::clone(node).replace_children(inputs, keep)
+        });
+        Some(first.map_err(Reason::of))
     }
 
     /// Puts an operator of a device above joins and conditions whose rows no aggregate reads.
@@ -341,7 +359,7 @@ impl Fragments {
     }
 
     /// Puts these operators below a join of the CPU, or not.
-    fn with_lists_below(
+    pub(crate) fn with_lists_below(
         &self,
         plan: Arc<dyn ExecutionPlan>,
         has_join: bool,
@@ -358,29 +376,25 @@ impl Fragments {
                 return Ok(jump(node, false));
             }
             let on_cpu = |node, reason| jump(Arc::new(OnCpuExec::new(node, reason)) as _, true);
-            let first = first(&node);
-            if let Some(Ok(first)) = first {
-                return Ok(jump(self.with_first(&node, first, options)?, true));
-            }
+            let replaced = self.with_full(&node, options);
+            let refused = match replaced.or_else(|| self.with_first(&node, options)) {
+                Some(Ok(plan)) => return Ok(jump(plan, true)),
+                Some(Err(reason)) => Some(reason),
+                None => None,
+            };
             let is_sort = node.is::<SortExec>() || node.is::<SortPreservingMergeExec>();
             // An operator with a limit, other than a sort, ends before it has read all rows. The CPU computes what is
             // below, unless the limit is one of the list.
             let has_limit = node.fetch().is_some() && !is_sort;
             let is_again = node.is::<GlobalLimitExec>() && is_limited(node.children()[0]);
-            let tried =
-                first.unwrap_or_else(
-                    || match is_window(&node) || sorted_by_all(&node).is_some() {
-                        true => sorted(&node),
-                        false => listed(&node),
-                    },
-                );
+            let tried = refused.map_or_else(|| sorted_or_listed(&node), Err);
             let is_own = is_told(&node) && !has_join;
             let is_told = is_own && reads_files(&node);
             let is_joined = |it: &Fragment| !it.rows.joins.is_empty();
             match tried {
                 // A join of the CPU reads no rows of a table that its other side does not have.
                 Ok(fragment) if has_join && !is_joined(&fragment) => Ok(Transformed::no(node)),
-                Ok(fragment) => match self.check_hope(number_of(&node), options) {
+                Ok(fragment) => match self.check_worth(&node, &fragment, options) {
                     Ok(()) => Ok(jump(self.operator(node, fragment, options)?, true)),
                     // The joins below have the same rows.
                     Err(reason) => Ok(on_cpu(node, reason)),
@@ -494,16 +508,18 @@ impl GpuRule for Fragments {
 }
 
 /// Returns whether an aggregate returns values, no states.
-fn is_last(aggregate: &AggregateExec) -> bool {
+pub(crate) fn is_last(aggregate: &AggregateExec) -> bool {
     !matches!(
         aggregate.mode(),
         AggregateMode::Partial | AggregateMode::PartialReduce
     )
 }
 
+/// Returns whether a plan reads files, or tables that have versions.
 fn reads_files(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let scan = plan.downcast_ref::<DataSourceExec>();
     scan.is_some_and(|it| it.data_source().is::<FileScanConfig>())
+        || plan.is::<VersionedScan>()
         || plan.children().into_iter().any(reads_files)
 }
 
@@ -613,6 +629,17 @@ fn sorted(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<Fragment, Reason
     Ok(fragment)
 }
 
+/// Returns the fragment of window functions, of a sort of all rows, or of other rows.
+///
+/// # Errors
+/// Why kernels do not compute it.
+fn sorted_or_listed(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<Fragment, Reason> {
+    match is_window(plan) || sorted_by_all(plan).is_some() {
+        true => sorted(plan),
+        false => listed(plan),
+    }
+}
+
 /// Returns whether an operator joins rows on the CPU.
 fn is_join(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.is::<HashJoinExec>()
@@ -667,15 +694,11 @@ pub(crate) fn is_by_columns(partitioning: &Partitioning) -> bool {
 /// Checks that the columns of a source can be kept on a device.
 fn check_columns(source: &Source) -> std::result::Result<(), Reason> {
     let schema = source.schema();
-    let in_file = match &source.origin {
-        Origin::Files(scan) => scan.file_source.table_schema().file_schema().fields().len(),
-        Origin::Plan(..) => usize::MAX,
-    };
+    let in_file = source.origin.own_schema().fields().len();
     // What is computed is of a type that can be kept.
     let of_files = source.columns.iter();
     for column in of_files.filter(|it| source.computed(**it).is_none()) {
         let field = schema.field(*column);
-        // The values of partitions are those of a scan: the same file may have another one in the next.
         if *column >= in_file {
             let text = format!("the column {} is not in the files", field.name());
             return Err(Reason::new(text));

@@ -79,6 +79,15 @@ impl Scanned {
     /// Returns the largest exponent of a column of floats, if all are decimals, and the smallest and the largest
     /// integer that they are with it.
     pub(crate) fn decimals(&self, column: usize) -> Option<(u32, (i64, i64))> {
+        self.decimals_with(column, 0)
+    }
+
+    /// Returns the same with an exponent that is at least `exponent_min`.
+    pub(crate) fn decimals_with(
+        &self,
+        column: usize,
+        exponent_min: u32,
+    ) -> Option<(u32, (i64, i64))> {
         let exponents = match self.facts(column) {
             Some(facts) => facts.exponents.as_slice(),
             None => &[(0, 0)],
@@ -88,6 +97,7 @@ impl Scanned {
         if exponent == BITS {
             return None;
         }
+        let exponent = exponent.max(exponent_min);
         let Some((min, max)) = self.range(column) else {
             return Some((exponent, (0, 0)));
         };

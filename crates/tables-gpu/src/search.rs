@@ -12,7 +12,7 @@ use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 
 use crate::column::{Chunk, Column};
-use crate::columns::{ColumnKey, Columns, FileKey, Read};
+use crate::columns::{ColumnKey, Columns, Read};
 use crate::engine::{Memory, TextSearch};
 use crate::fragment::Source;
 use crate::giving_way::Need;

@@ -14,10 +14,11 @@ use forebay_device::cuda::{Program, ProgramSpec};
 use crate::constants;
 use crate::engine::{KernelLaunch, Launch};
 use crate::launches::InMemory;
-use crate::program::{Column, Float, Output, Total, group_words};
+use crate::program::{Column, Float, Output, Total, WIDE_PART_BITS, group_words};
 use crate::ranks::{INTERVALS, Ranks, Search, Selected};
 use crate::reason::Reason;
 use crate::source::{headers, options};
+use crate::value::Kind;
 
 /// Groups of a thread in a tile, as in `select.cuh`.
 pub(crate) const GROUPS_OF_THREAD: u32 = 8;
@@ -107,7 +108,7 @@ pub(crate) struct Selecting {
 
 /// Returns the code of a value of the group `group`, of a sum of floats a number that orders as it does, and of whether
 /// it is not NULL.
-fn value_of(output: &Output, totals: &[Total]) -> Option<(String, String)> {
+fn value_of(column: &Column, totals: &[Total]) -> Option<(String, String)> {
     let word = |slot: usize| format!("group[{}]", totals[slot].word);
     let number = |slot: usize| match totals[slot].is_wide {
         true => format!(
@@ -118,9 +119,27 @@ fn value_of(output: &Output, totals: &[Total]) -> Option<(String, String)> {
         false => format!("static_cast<i64>({})", word(slot)),
     };
     let is_some = |rows: usize| format!("{} != 0", word(rows));
-    match *output {
+    match column.output {
         Output::Count(slot) | Output::Unsigned(slot) => Some((number(slot), "true".to_owned())),
         Output::Sum(slot, rows) => Some((number(slot), is_some(rows))),
+        Output::Parts { ref slots, rows } => {
+            // What could have more bits wraps.
+            let (min, max) = column.bounds;
+            Kind::of(min, max)?;
+            let parts = slots.iter().enumerate();
+            let parts = parts.map(|(index, slot)| {
+                let shift = index * usize::from(WIDE_PART_BITS);
+                format!("(static_cast<u128>({}) << {shift})", number(*slot))
+            });
+            let sum = parts.collect::<Vec<_>>().join(" + ");
+            Some((format!("static_cast<i128>({sum})"), is_some(rows)))
+        }
+        Output::Max(slot, rows) if totals[slot].is_wide => {
+            Some((wide_plain(totals[slot], ""), is_some(rows)))
+        }
+        Output::Min(slot, rows) if totals[slot].is_wide => {
+            Some((wide_plain(totals[slot], "~"), is_some(rows)))
+        }
         Output::Max(slot, rows) => Some((format!("plain({})", word(slot)), is_some(rows))),
         Output::Min(slot, rows) => Some((format!("plain(~{})", word(slot)), is_some(rows))),
         Output::Float(Float::Decimals {
@@ -141,6 +160,12 @@ fn value_of(output: &Output, totals: &[Total]) -> Option<(String, String)> {
     }
 }
 
+/// Returns the code of a maximum of two words of the group `group`; `~` before each if it is a minimum.
+fn wide_plain(total: Total, sign: &str) -> String {
+    let (first, second) = (total.word, total.word + 1);
+    format!("of_halves(plain({sign}group[{first}]), static_cast<i64>({sign}group[{second}]))")
+}
+
 impl Selecting {
     /// Writes the kernel for groups with these totals. `outputs` are the states of each aggregate.
     ///
@@ -153,10 +178,11 @@ impl Selecting {
     ) -> Result<Selecting, Reason> {
         let value = |aggregate: usize| {
             let value = match outputs[aggregate].as_slice() {
-                [state] => value_of(&state.output, totals),
+                [state] => value_of(state, totals),
                 _ => None,
             };
-            value.ok_or_else(|| Reason::new("groups cannot be selected by an average"))
+            let text = "groups cannot be selected by an average, or a sum that may overflow";
+            value.ok_or_else(|| Reason::new(text))
         };
         // The first total is the number of rows.
         let mut selected = format!("group[{}] != 0", totals[0].word);

@@ -18,7 +18,7 @@ use datafusion::scalar::ScalarValue;
 
 use crate::column::Chunk;
 use crate::columns::Resident;
-use crate::fragment::{Fragment, Origin, Rows};
+use crate::fragment::{Fragment, Rows};
 use crate::packed::{array_of, is_text};
 
 /// For each source of a fragment and each file, whether rows of each chunk may count.
@@ -56,10 +56,10 @@ impl Counting {
 
 /// Returns whether rows of each chunk of each file may count; `None` if conditions do not tell.
 fn of_rows(rows: &Rows, resident: &Resident) -> Option<Vec<Vec<bool>>> {
-    let Origin::Files(scan) = &rows.origin else {
+    if rows.origin.is_plan() {
         return None;
-    };
-    let schema = scan.file_source.table_schema().table_schema();
+    }
+    let schema = &rows.origin.schema();
     let is_usable = |expr: &&Arc<dyn PhysicalExpr>| {
         let mut columns = collect_columns(expr).into_iter();
         columns.all(|it| it.index() < rows.width()) && keeps_order(expr, schema)

@@ -15,6 +15,7 @@ use crate::engine::SOURCES_MAX;
 use crate::expression::Function;
 use crate::floats::is_float;
 use crate::groups::Place;
+use crate::halves::has_halves;
 use crate::join::{Join, JoinKind};
 use crate::joined::{MATCHES_MAX, Stored, TURNS_MAX, Word, layout, words_of};
 use crate::program::{THREADS, Total, group_words};
@@ -130,8 +131,8 @@ impl Kernel {
             0..=4 if place != Some(Place::Private) => 3,
             _ => 2,
         };
-        // Bounds of slices take more, and so does division.
-        let takes_more = is_sliced || divides(&self.source);
+        // Bounds of slices take more, and so do division and numbers of 128 bits.
+        let takes_more = is_sliced || divides(&self.source) || has_halves(&self.source);
         let blocks = if takes_more { blocks.min(2) } else { blocks };
         // Few threads have totals of their own, and their reads alone would leave the memory idle.
         let tiles_ahead = if place == Some(Place::Private) { 4 } else { 0 };

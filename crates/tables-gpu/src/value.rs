@@ -2,6 +2,9 @@
 
 use datafusion::arrow::datatypes::DataType;
 
+/// The largest number of 128 bits that kernels hold: that of a decimal of 38 digits.
+const HUGE_MAX: i128 = 10_i128.pow(38) - 1;
+
 /// How a kernel holds a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
@@ -31,8 +34,7 @@ impl Kind {
         } else if fits(i64::MIN.into(), i64::MAX.into()) {
             Some(Kind::Large)
         } else {
-            // One bit is left, so that sums and differences of two do not wrap.
-            fits(i128::MIN / 2, i128::MAX / 2).then_some(Kind::Huge)
+            fits(-HUGE_MAX, HUGE_MAX).then_some(Kind::Huge)
         }
     }
 }

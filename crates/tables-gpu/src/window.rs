@@ -14,11 +14,10 @@ use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMerge
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec, WindowUDFExpr};
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
-use crate::fragment::{
-    Aggregate, Exprs, Fragment, Origin, Rows, is_moving, over_rows, rows, sorted_by,
-};
+use crate::fragment::{Aggregate, Exprs, Fragment, Rows, is_moving, over_rows, rows, sorted_by};
 use crate::limit::Limit;
 use crate::operator::GpuFragmentExec;
+use crate::origin::Origin;
 use crate::reason::Reason;
 use crate::rule::check;
 
@@ -238,6 +237,20 @@ impl Fragment {
     /// # Errors
     /// Why kernels do not compute it.
     pub(crate) fn of_window(plan: &Arc<dyn ExecutionPlan>) -> Result<Fragment> {
+        let rows = rows(&unsorted(plan.children()[0]))?;
+        if let Origin::Plan(plan, reason) = &rows.origin
+            && !plan.is::<GpuFragmentExec>()
+        {
+            return Err(reason.clone());
+        }
+        Fragment::of_window_over(plan, rows)
+    }
+
+    /// Returns the same over rows that are those of the operator's input, in any order.
+    ///
+    /// # Errors
+    /// Why kernels do not compute it.
+    pub(crate) fn of_window_over(plan: &Arc<dyn ExecutionPlan>, rows: Rows) -> Result<Fragment> {
         let functions = functions_of(plan).unwrap_or_default();
         let first = functions.first();
         let first = first.ok_or_else(|| Reason::new("no window function"))?;
@@ -245,12 +258,6 @@ impl Fragment {
         let sorted = plan.children()[0];
         let by = order_of(sorted);
         check_order(sorted, &by)?;
-        let rows = rows(&unsorted(sorted))?;
-        if let Origin::Plan(plan, reason) = &rows.origin
-            && !plan.is::<GpuFragmentExec>()
-        {
-            return Err(reason.clone());
-        }
         let mut window = Window::of(first.as_ref(), &by, &rows)?;
         let mut aggregates = Vec::new();
         for function in functions {

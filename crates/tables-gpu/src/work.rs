@@ -15,13 +15,13 @@ use forebay_tables::GpuOptions;
 use parking_lot::Mutex;
 
 use crate::adding::{Counted, together};
-use crate::columns::{Columns, Read, Resident, files};
+use crate::columns::{Columns, Read, Resident};
 use crate::computed::Refused;
 use crate::constants;
 use crate::engine::{FAR_APART, Launch, MANY_MATCHES, Ran};
 use crate::explain::printed;
 use crate::figures::Figures;
-use crate::fragment::{Fragment, Origin, Rows, Source};
+use crate::fragment::{Fragment, Rows, Source};
 use crate::from_disk::FromDisk;
 use crate::giving_way::Need;
 use crate::groups::{Groups, Place, TOO_MANY_ROWS, listed_max};
@@ -56,13 +56,7 @@ pub(crate) const NOT_THERE: &str = "its columns are not in device memory yet";
 /// If the scan of a source is not one of whole files.
 pub(crate) fn reads(fragment: &Fragment) -> Result<Vec<Read>> {
     let sources = fragment.sources.iter();
-    let reads = sources.map(|source| {
-        let files = match &source.origin {
-            Origin::Files(scan) => files(scan)?,
-            Origin::Plan(..) => Vec::new(),
-        };
-        Ok((Arc::clone(source), files))
-    });
+    let reads = sources.map(|source| Ok((Arc::clone(source), source.origin.files()?)));
     reads.collect()
 }
 
@@ -369,6 +363,7 @@ impl Work {
                 all.extend(batches);
             }
         }
+        self.learn(&figures, &partitions);
         Ok(OnDevice {
             partitions,
             figures: figures.text(&ready.resident),
@@ -519,7 +514,7 @@ impl Work {
             }
         };
         let sources = fragment.sources.iter().zip(&mut resident);
-        let of_plans = sources.filter(|(source, _)| matches!(source.origin, Origin::Plan(..)));
+        let of_plans = sources.filter(|(source, _)| source.origin.is_plan());
         let ran_before = self.have_plans_run.swap(true, Ordering::Relaxed);
         for ((source, resident), plan) in of_plans.zip(&self.plans) {
             let plan = match ran_before {
@@ -596,7 +591,7 @@ impl Work {
     ) -> Result<std::result::Result<Vec<Resident>, Refused>> {
         let reads = reads(fragment)?;
         if !self.options.loads {
-            self.columns.check_wanted(&reads)?;
+            self.columns.check_left_to_cpu(&reads)?;
         }
         self.columns.forget_lost();
         self.columns.compile_searches(&reads).await?;

@@ -68,7 +68,9 @@ impl PhysicalOptimizerRule for DynamicFilters {
 
 /// Returns a plan whose scans are filtered.
 fn filtered(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    if let Some(filters) = filters_of(&plan) {
+    if let Some(mut filters) = filters_of(&plan) {
+        let schema = plan.schema();
+        filters.retain(|filter| !is_of_floats(filter, &schema));
         return Ok(match filters.is_empty() {
             true => plan,
             false => Arc::new(DynamicFilterExec::new(plan, filters)),
@@ -111,6 +113,13 @@ fn filters_of(plan: &Arc<dyn ExecutionPlan>) -> Option<Vec<Arc<dyn PhysicalExpr>
         Some(projection) => projected(filters, projection),
         None => filters,
     })
+}
+
+/// Returns whether a filter compares floats. That of a join with few keys is a list, which compares bits: it would
+/// leave out 0 where the join has the key -0, which is equal.
+fn is_of_floats(filter: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> bool {
+    let mut compared = filter.children().into_iter();
+    compared.any(|it| it.data_type(schema).is_ok_and(|it| it.is_floating()))
 }
 
 /// Leaves out rows that operators above do not need. It may return some of them.

@@ -61,7 +61,7 @@ pub type TableName = (String, String);
 pub struct GpuColumn {
     /// The managed table that the file is of, with its schema.
     pub table: Option<String>,
-    /// Path or URL of the file, shortened at its start.
+    /// Path or URL of the file, or the name of a collection, shortened at its start.
     pub file: String,
     /// Name of the column, or what is computed of it, shortened.
     pub name: String,

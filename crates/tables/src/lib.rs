@@ -69,6 +69,7 @@ mod system;
 mod to_char;
 mod types;
 mod variables;
+mod versioned;
 mod warming;
 
 pub use activity::{Ending, Figures, RunningStatement, SlowStatement};
@@ -88,4 +89,5 @@ pub use rows::Rows;
 pub use scratch::Scratch;
 pub use session::{Outcome, Prepared, Session, TransactionStatus};
 pub use source::Source;
+pub use versioned::{TableVersion, VersionedScan, VersionedTable};
 pub use warming::{Warmed, Warming};

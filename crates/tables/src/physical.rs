@@ -41,7 +41,7 @@ const ABOVE: [&str; 16] = [
     "SetsExec",
     "SortExec",
     "SortExec(TopK)",
-    "SortPreservingMergeExec",
+    MERGE,
 ];
 /// Returns rows before all its inputs have run. In one partition, an aggregate above it returns no row before them. In
 /// several, one of `DISTINCT ... LIMIT` may: such plans are not kept, as those with joins.
@@ -50,12 +50,10 @@ const UNION: &str = "UnionExec";
 const SUBQUERIES: &str = "ScalarSubqueryExec";
 /// Returns a row that is part of the plan: what statistics of the files tell, for example.
 const CONSTANT: &str = "PlaceholderRowExec";
+/// Merges partitions in their order.
+const MERGE: &str = "SortPreservingMergeExec";
 /// Those that only distribute or collect rows, if they have no limit.
-const MOVING: [&str; 3] = [
-    "CoalescePartitionsExec",
-    "RepartitionExec",
-    "SortPreservingMergeExec",
-];
+const MOVING: [&str; 3] = ["CoalescePartitionsExec", "RepartitionExec", MERGE];
 /// Rows of fragments up to which the operators above them run in one partition. A thread combines them in a
 /// millisecond, and to start tasks for each core takes longer.
 const ROWS_OF_PARTITION: usize = 20_000;
@@ -178,7 +176,8 @@ fn rows_of_gpu(plan: &Arc<dyn ExecutionPlan>, is_aggregated: bool) -> Option<usi
     if !are_kept || inputs.is_empty() {
         return None;
     }
-    let is_moving = MOVING.contains(&plan.name()) && plan.fetch().is_none();
+    // In one partition, a union has no order that could be merged.
+    let is_moving = MOVING.contains(&plan.name()) && plan.fetch().is_none() && plan.name() != MERGE;
     let is_aggregated = plan.name() == AGGREGATE || is_aggregated && is_moving;
     let inputs = inputs.into_iter();
     inputs.map(|it| rows_of_gpu(it, is_aggregated)).sum()

@@ -107,6 +107,29 @@ def test_a_field_that_is_new_is_a_column_of_the_next_query(sql, shop):
     assert rows(sql, "SELECT a, b FROM shop.growing ORDER BY a") == [(1, None), (None, "new")]
 
 
+def test_each_statement_sees_the_writes_before_it(sql, shop):
+    shop.written.drop()
+    shop.written.insert_many([{"_id": n, "kind": "ab"[n % 2], "n": n} for n in range(1000)])
+    query = "SELECT kind, count(*), sum(n) FROM shop.written WHERE n >= 0 GROUP BY kind ORDER BY kind"
+    assert "DocumentsExec: collection=shop.written" in explained(sql, query)
+
+    def assert_found(*expected):
+        # The columns come to a GPU, if there is one, when they are read the second time.
+        for _ in range(3):
+            assert rows(sql, query) == list(expected)
+
+    assert_found(("a", 500, 249_500), ("b", 500, 250_000))
+    shop.written.insert_one({"_id": 1000, "kind": "c", "n": 7})
+    assert_found(("a", 500, 249_500), ("b", 500, 250_000), ("c", 1, 7))
+    shop.written.update_many({"kind": "a"}, {"$inc": {"n": 1}})
+    assert_found(("a", 500, 250_000), ("b", 500, 250_000), ("c", 1, 7))
+    shop.written.delete_many({"kind": "b"})
+    assert_found(("a", 500, 250_000), ("c", 1, 7))
+    shop.written.drop()
+    shop.written.insert_one({"_id": 1, "kind": "a", "n": 1})
+    assert_found(("a", 1, 1))
+
+
 def test_a_value_of_another_type_than_its_column_names_the_document(sql, shop):
     shop.mixed.drop()
     # The sample is of both ends of the collection.

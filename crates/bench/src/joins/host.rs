@@ -15,8 +15,8 @@ pub(super) struct Columns {
     pub(super) payloads: AlignedBytes,
     /// Bytes of the keys; the memory is rounded up to pages.
     key_bytes: usize,
-    /// Bytes of the payloads, and of the keys unless they are composite.
-    pub(super) bytes: usize,
+    /// Bytes of the payloads.
+    bytes: usize,
 }
 
 impl Columns {
@@ -57,8 +57,7 @@ pub(super) fn measure(session: &mut Session, join: &Join, name: &str) -> Result<
             once(shape, (&build, &probe), threads)
         })?;
     }
-    let has_partitions = Table::Partitioned.supports(&join.workload);
-    if has_partitions && session.tables.contains(&Table::Partitioned) {
+    if session.tables.contains(&Table::Partitioned) {
         session.add((case(Table::Partitioned), &devices), join, || {
             partitioned(&join.workload, (&build, &probe), threads)
         })?;

@@ -1,9 +1,9 @@
 //! `forebay bench joins`: hash joins of generated rows in device memory, from host memory, on the CPU, and by several
 //! processors.
 //!
-//! The workloads are A, B and C of Lutz et al. (SIGMOD 2020, table 2), and A with composite keys; the sections
-//! `hybrid`, `spilled` and `figures` have others. Every run must find the number of matches and the sums of both
-//! payloads that the generator's formulas give, which use no hash table.
+//! The workloads are A, B and C of Lutz et al. (SIGMOD 2020, table 2), and A with keys or payloads of other widths;
+//! the sections `hybrid`, `spilled` and `figures` have others. Every run must find the number of matches and the sums
+//! of both payloads that the generator's formulas give, which use no hash table.
 
 mod co_processing;
 mod device;
@@ -31,9 +31,9 @@ use forebay_movement::RingOptions;
 
 use crate::results::ResultArgs;
 use report::{Case, Report, Sample};
-use size::{SCALE_MAX, SCALE_MIN, Tuples};
+use size::{Tuples, scale};
 use spilled::{Spilled, SpilledArgs};
-use table::{TABLES, Table, WHOLE_TABLES};
+use table::{COMPOSITE_TABLES, TABLES, Table, WHOLE_TABLES};
 
 /// Bytes of pinned memory of the device, for the ring.
 const PINNED_BYTES: u64 = 256 << 20;
@@ -51,8 +51,8 @@ const ROUNDS_MAX: u64 = 1 << 20;
 /// Options of `forebay bench joins`.
 #[derive(Args, Clone, Debug)]
 pub struct JoinsArgs {
-    /// Fraction of the paper's tuples, from 0.00001 to 4. 1 needs 60 GiB of device memory and 60 GiB of host memory,
-    /// or 48 GiB of each without the workload `composite`. The build sides of the workloads are not scaled below
+    /// Fraction of the paper's tuples, from 0.00001 to 4. 1 needs 60 GiB of device memory and 110 GiB of host memory,
+    /// or 48 and 72 GiB without the workload `composite`. The build sides of the workloads are not scaled below
     /// 262,144 tuples; the sections `hybrid`, `spilled` and `figures` have sides and minimums of their own.
     #[arg(long, value_name = "NUMBER", default_value_t = 0.015625, value_parser = scale)]
     pub scale: f64,
@@ -98,7 +98,7 @@ impl JoinsArgs {
 
     /// Returns whether one of the named tables supports composite keys.
     fn has_composite(&self) -> bool {
-        has_named(&self.tables, &[Table::LinearProbing])
+        has_named(&self.tables, &COMPOSITE_TABLES)
     }
 }
 
@@ -250,7 +250,8 @@ fn sections(args: &JoinsArgs, no_gpu: Option<&str>) -> Result<Vec<Section>> {
     }
     ensure!(
         !args.workloads.contains(&Tuples::Composite) || args.has_composite(),
-        "of the tables, only `linear-probing` has composite keys"
+        "of the tables, only {} have composite keys",
+        names(&COMPOSITE_TABLES)
     );
     let candidates: &[Section] = match (&args.only[..], args.smoke) {
         ([], true) => Section::value_variants(),
@@ -333,13 +334,6 @@ fn names<T: ValueEnum>(values: &[T]) -> String {
     let values = values.iter().filter_map(T::to_possible_value);
     let names = values.map(|value| format!("`{}`", value.get_name()));
     names.collect::<Vec<_>>().join(", ")
-}
-
-/// Parses a scale.
-fn scale(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok();
-    let number = number.filter(|number| (SCALE_MIN..=SCALE_MAX).contains(number));
-    number.ok_or_else(|| format!("use a number from {SCALE_MIN} to {SCALE_MAX}"))
 }
 
 /// Returns the parser of the size of a chunk.
@@ -514,10 +508,12 @@ mod tests {
     }
 
     /// Cases with a rate of probes that need a GPU.
-    const PROBED_BY_GPUS: [&str; 16] = [
+    const PROBED_BY_GPUS: [&str; 18] = [
         "join-a-device/perfect",
         "join-b-device/linear-probing",
         "join-c-device/bucketed",
+        "join-narrow-keys-device/bucketed",
+        "join-narrow-payloads-device/perfect",
         "join-composite-device/linear-probing",
         "join-a-pinned/zero-copy/perfect",
         "join-a-pinned/ring/linear-probing",
@@ -555,6 +551,7 @@ mod tests {
             "join-cpu/a/perfect",
             "join-cpu/b/linear-probing",
             "join-cpu/c/bucketed",
+            "join-cpu/narrow-keys/perfect",
             "join-cpu/composite/linear-probing",
         ] {
             assert!(
@@ -562,7 +559,9 @@ mod tests {
                 "{case}"
             );
         }
-        assert!(has("join-cpu/c/partitioned", "join_s"));
+        for workload in ["c", "narrow-payloads", "composite"] {
+            assert!(has(&format!("join-cpu/{workload}/partitioned"), "join_s"));
+        }
         for case in [
             "figures/ratio/1:16/perfect",
             "figures/skew/1.25/linear-probing",
@@ -635,11 +634,11 @@ mod tests {
             ),
             (
                 "--workloads composite --tables perfect,bucketed",
-                "only `linear-probing` has composite keys",
+                "only `linear-probing`, `partitioned` have",
             ),
             (
                 "--workloads a,composite --tables perfect",
-                "only `linear-probing` has composite keys",
+                "only `linear-probing`, `partitioned` have",
             ),
             ("--only figures --workloads a", "leave out `--workloads`"),
             ("--only cpu,spilled", "name `spilled` alone"),

@@ -60,6 +60,7 @@ fn by_method(
     build: &DeviceRows,
 ) -> Result<()> {
     let workload = &join.workload;
+    // Keys and payloads are as wide.
     let bytes = (workload.probe_rows * workload.width.bytes()) as usize;
     let mut host = match HostBuffer::allocate(gpu, method, 2 * bytes) {
         Ok(host) => host,
@@ -101,7 +102,7 @@ fn once(
     build_rows: DeviceRows,
     request: MoveRequest,
 ) -> Result<(Sample, HostBuffer)> {
-    let rows = PinnedColumns::rows_of_chunk(&request.device_memory);
+    let rows = PinnedColumns::rows_of_chunk(shape.width(), &request.device_memory);
     let old_rows = request.device_memory.clone();
     let (index, build) = device::on_gpu(gpu, move |cuda| {
         // The memory has the rows of the last run.

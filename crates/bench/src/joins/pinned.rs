@@ -30,7 +30,7 @@ impl Consumer for ProbeChunks {
         let Some((index, totals)) = &self.0 else {
             return Ok(());
         };
-        let rows = PinnedColumns::rows_of_chunk(bytes);
+        let rows = PinnedColumns::rows_of_chunk(index.shape().width(), bytes);
         let probing = index.probe_async(cuda, &rows, totals, stream)?;
         probing.leave(cuda);
         Ok(())
@@ -82,7 +82,7 @@ pub(super) fn pin(
         registered.map(Arc::new)
     };
     let (keys, payloads) = (register(columns.keys)?, register(columns.payloads)?);
-    let source = PinnedColumns::new(keys, payloads, columns.bytes);
+    let source = PinnedColumns::new(keys, payloads, workload.width, workload.rows(side));
     let pinned = began.elapsed().as_secs_f64();
     let case = (name, gpu.name());
     session

@@ -1,7 +1,7 @@
 //! The tables of a run.
 
 use clap::ValueEnum;
-use forebay_hash_index::{TableShape, Width, Workload};
+use forebay_hash_index::{TableShape, Workload};
 
 /// The layouts of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -28,6 +28,9 @@ pub(super) const TABLES: [Table; 4] = [
 /// The tables of which there is one for the whole build side.
 pub(super) const WHOLE_TABLES: [Table; 3] = [Table::Perfect, Table::LinearProbing, Table::Bucketed];
 
+/// The tables that can have composite keys.
+pub(super) const COMPOSITE_TABLES: [Table; 2] = [Table::LinearProbing, Table::Partitioned];
+
 impl Table {
     /// Returns the name in cases.
     pub(super) fn name(self) -> &'static str {
@@ -39,9 +42,9 @@ impl Table {
         }
     }
 
-    /// Returns whether the table can have the keys of a workload: composite ones need linear probing.
+    /// Returns whether the table can have the keys of a workload: composite ones need linear probing or partitions.
     pub(super) fn supports(self, workload: &Workload) -> bool {
-        workload.width != Width::Composite || self == Table::LinearProbing
+        workload.width.is_single() || COMPOSITE_TABLES.contains(&self)
     }
 
     /// Returns the shape of a table for the build side of a workload; `None` if it does not support the workload, or

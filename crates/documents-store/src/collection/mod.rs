@@ -18,8 +18,9 @@ pub use write::{BATCH_BYTES, Change, Changed};
 
 use crate::catalogue::{CollectionEntry, IndexEntry, Statistics};
 use crate::document::{Largest, NUMBER_MAX, NUMBER_WARNED, RecordNumber};
-use crate::engine::{Bytes, Engine, Partition};
+use crate::engine::{Batch, Bytes, Engine, Partition};
 use crate::error::{Result, StoreError};
+use crate::history::Changes;
 use crate::index::{BuildProgress, Index, IndexSpec};
 use crate::store::{Namespace, Shared};
 
@@ -55,13 +56,14 @@ struct Counts {
     documents: AtomicU64,
     bytes: AtomicU64,
     next_number: AtomicU64,
-    /// Number of batches of writes since the collection was opened.
-    batches: AtomicU64,
+    /// Number of commits of writes that have begun since the collection was opened.
+    commits_begun: AtomicU64,
+    /// Number of those that have ended.
+    commits_ended: AtomicU64,
 }
 
 impl Counts {
     fn publish(&self, statistics: Statistics) {
-        self.batches.fetch_add(1, Ordering::AcqRel);
         self.documents
             .store(statistics.documents, Ordering::Release);
         self.bytes.store(statistics.bytes, Ordering::Release);
@@ -135,9 +137,29 @@ impl Collection {
         Ok(collection)
     }
 
-    /// Returns a number that changes after each change of documents, while the collection is open.
+    /// Commits changes of documents, and publishes the counters to readers. The caller holds the write lock.
+    fn commit(&self, batch: Batch, changes: Changes, statistics: Statistics) -> Result<()> {
+        self.counts.commits_begun.fetch_add(1, Ordering::SeqCst);
+        let recorded = self.shared.record(batch, changes);
+        if recorded.is_ok() {
+            self.counts.publish(statistics);
+        }
+        self.counts.commits_ended.fetch_add(1, Ordering::SeqCst);
+        recorded
+    }
+
+    /// Returns a number that grows with each change of documents, before the change is acknowledged, while the
+    /// collection is open.
     pub fn version(&self) -> u64 {
-        self.counts.batches.load(Ordering::Acquire)
+        self.counts.commits_ended.load(Ordering::SeqCst)
+    }
+
+    /// Returns whether the collection has this version, is not dropped, and no change is being committed. Scans
+    /// between two calls that return true for the same version return the documents of the version.
+    pub fn has_version(&self, version: u64) -> bool {
+        self.version() == version
+            && self.counts.commits_begun.load(Ordering::SeqCst) == version
+            && !self.is_dropped()
     }
 
     /// Returns the number of inserts that the collection can still take. Record numbers of deleted documents are not

@@ -606,7 +606,7 @@ impl<'a> Transaction<'a> {
             (note.write, note.write.put_part(&mut batch, made))
         });
         let changes = self.changes.unwrap_or_default();
-        collection.shared.record(batch, changes)?;
+        collection.commit(batch, changes, self.statistics)?;
         if let Some((write, part)) = outcomes {
             write.committed(&part);
         }
@@ -616,7 +616,6 @@ impl<'a> Transaction<'a> {
             .filter(became_multikey)
             .for_each(|index| index.set_multikey());
         self.writer.statistics = self.statistics;
-        collection.counts.publish(self.statistics);
         Ok(())
     }
 }

@@ -1,14 +1,15 @@
 //! Buckets of a cache line, as `bucketed.cuh`.
 
 use std::array;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_device::{prefetch, vec_in_huge_pages};
 
-use super::{Cell, Lookup, STEPS_BETWEEN_LOOKS, Table};
+use super::{Cell, Lookup, Row, STEPS_BETWEEN_LOOKS, Table};
 use crate::index::Contents;
 use crate::kernels::{CHAIN_TOO_LONG, Outcome};
-use crate::shape::{TableShape, hash_of};
+use crate::shape::TableShape;
 
 /// A cache line of `N` slots, which are taken in order.
 #[derive(Debug)]
@@ -30,24 +31,25 @@ impl<S, const N: usize> Bucket<S, N> {
     }
 }
 
-/// A table of buckets of `N` slots.
+/// A table of buckets of `N` slots, whose keys and payloads are numbers of the type `W`, for rows of the type `R`.
 #[derive(Debug)]
-pub(super) struct Bucketed<W: Cell, const N: usize> {
+pub(super) struct Bucketed<R, W: Cell, const N: usize> {
     buckets: Vec<Bucket<W::Shared, N>>,
     /// Whether several threads insert rows.
     is_shared: bool,
     skipped_bits: u32,
     shift: u32,
     steps_max: u64,
+    row: PhantomData<R>,
 }
 
-impl<W: Cell, const N: usize> Bucketed<W, N> {
+impl<R: Row<Key = u64>, W: Cell, const N: usize> Bucketed<R, W, N> {
     /// Returns an empty table for keys whose hashes have the same upper `skipped_bits`. `threads` threads write it.
     pub(super) fn new(
         shape: TableShape,
         (skipped_bits, is_shared): (u32, bool),
         threads: usize,
-    ) -> Bucketed<W, N> {
+    ) -> Bucketed<R, W, N> {
         let empty = || Bucket {
             keys: array::from_fn(|_| W::empty()),
             payloads: array::from_fn(|_| W::Shared::default()),
@@ -58,6 +60,7 @@ impl<W: Cell, const N: usize> Bucketed<W, N> {
             skipped_bits,
             shift: shape.shift(),
             steps_max: shape.steps_max(),
+            row: PhantomData,
         }
     }
 
@@ -70,7 +73,7 @@ impl<W: Cell, const N: usize> Bucketed<W, N> {
 
     #[inline]
     fn home(&self, key: u64) -> usize {
-        (hash_of(key) << self.skipped_bits >> self.shift) as usize
+        (R::hash(key) << self.skipped_bits >> self.shift) as usize
     }
 
     #[inline]
@@ -79,8 +82,8 @@ impl<W: Cell, const N: usize> Bucketed<W, N> {
     }
 }
 
-impl<W: Cell, const N: usize> Lookup for Bucketed<W, N> {
-    type Row = W;
+impl<R: Row<Key = u64>, W: Cell, const N: usize> Lookup for Bucketed<R, W, N> {
+    type Row = R;
 
     #[inline]
     fn prefetch(&self, key: u64) {
@@ -116,7 +119,7 @@ impl<W: Cell, const N: usize> Lookup for Bucketed<W, N> {
     }
 }
 
-impl<W: Cell, const N: usize> Table for Bucketed<W, N> {
+impl<R: Row<Key = u64>, W: Cell, const N: usize> Table for Bucketed<R, W, N> {
     #[inline]
     fn insert(&self, row: (u64, u64), inserted: &mut Outcome, failures: &AtomicU32) {
         if failures.load(Ordering::Relaxed) != 0 {

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{HostIndex, Slots, insert_rows, no_rows, with_table};
+use super::{HostIndex, no_rows};
 use crate::column::HostRows;
 use crate::error::IndexError;
 use crate::index::{Contents, check_room};
@@ -47,8 +47,7 @@ impl HostBuilder {
         let count = rows.count(shape.width());
         let before = self.rows.fetch_add(count, Ordering::Relaxed);
         check_room(shape, before + count)?;
-        let failures = &self.failures;
-        let outcome = with_table!(&self.index.slots, table => insert_rows(table, rows, failures));
+        let outcome = self.index.table.insert_some(rows, &self.failures);
         let mut inserted = self.inserted.lock().expect("sums do not panic");
         inserted.add(&outcome);
         Ok(())

@@ -6,7 +6,7 @@ use forebay_device::cuda::{Cuda, DeviceView, Divisible, Part, Stream, Transfer};
 use forebay_device::{DeviceFault, JobError, prefetch};
 
 use super::linear::{Chains, Slot};
-use super::{Lookup, Word, probe_rows};
+use super::{CompositeRow, Lookup, Word, probe_rows};
 use crate::column::HostRows;
 use crate::index::{Contents, HashIndex};
 use crate::kernels::JoinTotals;
@@ -78,9 +78,11 @@ impl<M: Divisible> HostCopy<M> {
     pub fn probe_here(&self, rows: HostRows<'_>) -> JoinTotals {
         rows.count(self.shape.width());
         match self.shape.width() {
-            Width::Four => probe_rows(&self.slots::<u32>(), rows, &self.contents),
-            Width::Eight => probe_rows(&self.slots::<u64>(), rows, &self.contents),
-            Width::Composite => probe_rows(&self.slots::<u128>(), rows, &self.contents),
+            Width::Four => self.probe::<(u32, u32)>(rows),
+            Width::Eight => self.probe::<(u64, u64)>(rows),
+            Width::FourEight => self.probe::<(u32, u64)>(rows),
+            Width::EightFour => self.probe::<(u64, u32)>(rows),
+            Width::Composite => self.probe::<CompositeRow>(rows),
         }
     }
 
@@ -89,12 +91,13 @@ impl<M: Divisible> HostCopy<M> {
         self.slots
     }
 
-    fn slots<S: Slot>(&self) -> CopiedSlots<'_, S> {
-        CopiedSlots {
+    fn probe<S: Slot>(&self, rows: HostRows<'_>) -> JoinTotals {
+        let slots = CopiedSlots::<S> {
             bytes: &self.slots,
-            chains: Chains::new(self.shape),
+            chains: Chains::new(self.shape, 0),
             slot: PhantomData,
-        }
+        };
+        probe_rows(&slots, rows, &self.contents)
     }
 }
 
@@ -102,13 +105,7 @@ impl<M: Divisible> HostCopy<M> {
 impl HostCopy<Box<[u8]>> {
     /// Returns a copy of a table in host memory, which must be one with linear probing.
     pub(crate) fn of_host(index: &super::HostIndex) -> HostCopy<Box<[u8]>> {
-        let bytes = match &index.slots {
-            super::Slots::Linear4(table) => table.bytes(),
-            super::Slots::Linear8(table) => table.bytes(),
-            super::Slots::LinearComposite(table) => table.bytes(),
-            other => panic!("{other:?}"),
-        };
-        let mut parts = Part::divide(bytes, &[]);
+        let mut parts = Part::divide(index.table.slot_bytes(), &[]);
         HostCopy {
             slots: parts.pop().expect("one part"),
             contents: index.contents,

@@ -5,18 +5,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use forebay_device::{prefetch, vec_in_huge_pages};
 
-use super::{Lookup, Row, STEPS_BETWEEN_LOOKS, Table, Word};
+use super::{CompositeRow, Lookup, Row, STEPS_BETWEEN_LOOKS, Table, Word};
 use crate::index::Contents;
 use crate::kernels::{CHAIN_TOO_LONG, Outcome};
-use crate::shape::{TableShape, hash_of, hash_of_composite};
+use crate::shape::{TableShape, hash_of_composite};
 
 /// How rows lie in the slots, which are words of 64 bits.
 pub(super) trait Slot: Row {
     /// Words of a slot.
     const WORDS: usize;
-
-    /// Returns the hash of a key.
-    fn hash(key: Self::Key) -> u64;
 
     /// Returns the mark of a key, the word that takes a slot for it: the key, or for a composite key its hash, which
     /// other keys may have too. `None` if rows with this key are kept aside.
@@ -35,21 +32,25 @@ fn exchange(word: &AtomicU64, new: u64) -> Option<u64> {
     exchanged.err()
 }
 
-impl Slot for u64 {
-    const WORDS: usize = 2;
-
-    #[inline]
-    fn hash(key: u64) -> u64 {
-        hash_of(key)
-    }
+/// Key and payload of 4 bytes are one word; otherwise, each is a word.
+impl<K: Word, P: Word> Slot for (K, P) {
+    const WORDS: usize = if K::BYTES + P::BYTES == 8 { 1 } else { 2 };
 
     #[inline]
     fn mark(key: u64) -> Option<u64> {
-        (key != Self::EMPTY).then_some(key)
+        let empty = match Self::WORDS {
+            1 => u32::EMPTY,
+            _ => u64::EMPTY,
+        };
+        (key != empty).then_some(key)
     }
 
     #[inline]
     fn take(slot: &[AtomicU64], (key, payload): (u64, u64)) -> Option<u64> {
+        if Self::WORDS == 1 {
+            let before = exchange(&slot[0], payload << 32 | key);
+            return before.map(|row| row & u32::EMPTY);
+        }
         let before = exchange(&slot[0], key);
         if before.is_none() {
             // Nothing reads payloads before the threads of the build have ended.
@@ -60,35 +61,13 @@ impl Slot for u64 {
 
     #[inline]
     fn load(word: impl Fn(usize) -> u64) -> Option<(u64, u64)> {
+        if Self::WORDS == 1 {
+            let row = word(0);
+            let key = row & u32::EMPTY;
+            return (key != u32::EMPTY).then_some((key, row >> 32));
+        }
         let key = word(0);
-        (key != Self::EMPTY).then(|| (key, word(1)))
-    }
-}
-
-impl Slot for u32 {
-    const WORDS: usize = 1;
-
-    #[inline]
-    fn hash(key: u64) -> u64 {
-        hash_of(key)
-    }
-
-    #[inline]
-    fn mark(key: u64) -> Option<u64> {
-        (key != Self::EMPTY).then_some(key)
-    }
-
-    #[inline]
-    fn take(slot: &[AtomicU64], (key, payload): (u64, u64)) -> Option<u64> {
-        let before = exchange(&slot[0], payload << 32 | key);
-        before.map(|row| row & Self::EMPTY)
-    }
-
-    #[inline]
-    fn load(word: impl Fn(usize) -> u64) -> Option<(u64, u64)> {
-        let row = word(0);
-        let key = row & Self::EMPTY;
-        (key != Self::EMPTY).then_some((key, row >> 32))
+        (key != u64::EMPTY).then(|| (key, word(1)))
     }
 }
 
@@ -98,13 +77,8 @@ fn mark_of_composite(key: u128) -> u64 {
     hash_of_composite(key).min(u64::MAX - 1)
 }
 
-impl Slot for u128 {
+impl Slot for CompositeRow {
     const WORDS: usize = 4;
-
-    #[inline]
-    fn hash(key: u128) -> u64 {
-        hash_of_composite(key)
-    }
 
     #[inline]
     fn mark(key: u128) -> Option<u64> {
@@ -140,10 +114,11 @@ pub(super) struct Chains {
 }
 
 impl Chains {
-    pub(super) fn new(shape: TableShape) -> Chains {
+    /// Returns those of keys whose hashes have the same upper `skipped_bits`.
+    pub(super) fn new(shape: TableShape, skipped_bits: u32) -> Chains {
         Chains {
             slot_count: shape.slots(),
-            shift: shape.shift(),
+            shift: shape.shift() - skipped_bits,
             steps_max: shape.steps_max(),
         }
     }
@@ -151,7 +126,7 @@ impl Chains {
     /// Returns the first slot in which a key may be.
     #[inline]
     pub(super) fn home<S: Slot>(&self, key: S::Key) -> u64 {
-        S::hash(key) >> self.shift
+        S::hash(key) >> self.shift & (self.slot_count - 1)
     }
 
     #[inline]
@@ -199,13 +174,20 @@ pub(super) struct Linear<S> {
 }
 
 impl<S: Slot> Linear<S> {
-    /// Returns an empty table, which `threads` threads write.
-    pub(super) fn new(shape: TableShape, threads: usize) -> Linear<S> {
+    /// Returns an empty table for keys whose hashes have the same upper `skipped_bits`. `threads` threads write it.
+    pub(super) fn new(shape: TableShape, skipped_bits: u32, threads: usize) -> Linear<S> {
         let words = shape.slots() as usize * S::WORDS;
         Linear {
             slots: vec_in_huge_pages(words, threads, || AtomicU64::new(u64::MAX)),
-            chains: Chains::new(shape),
+            chains: Chains::new(shape, skipped_bits),
             slot: PhantomData,
+        }
+    }
+
+    /// Empties the table.
+    pub(super) fn clear(&mut self) {
+        for word in &mut self.slots {
+            *word.get_mut() = u64::MAX;
         }
     }
 
@@ -213,13 +195,6 @@ impl<S: Slot> Linear<S> {
     fn slot(&self, slot: u64) -> &[AtomicU64] {
         let first = slot as usize * S::WORDS;
         &self.slots[first..first + S::WORDS]
-    }
-
-    /// Returns the bytes of all slots.
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> Box<[u8]> {
-        let words = self.slots.iter().map(|word| word.load(Ordering::Relaxed));
-        words.flat_map(u64::to_le_bytes).collect()
     }
 }
 
@@ -269,5 +244,10 @@ impl<S: Slot> Table for Linear<S> {
         }
         inserted.stored += 1;
         inserted.duplicates += u64::from(is_duplicate);
+    }
+    #[cfg(test)]
+    fn bytes(&self) -> Box<[u8]> {
+        let words = self.slots.iter().map(|word| word.load(Ordering::Relaxed));
+        words.flat_map(u64::to_le_bytes).collect()
     }
 }

@@ -8,6 +8,7 @@ mod partitions;
 mod perfect;
 mod runs;
 
+use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
@@ -15,7 +16,7 @@ use crate::column::HostRows;
 use crate::error::IndexError;
 use crate::index::{Contents, check_room};
 use crate::kernels::{JoinTotals, Outcome};
-use crate::shape::{TableMethod, TableShape, Width};
+use crate::shape::{TableMethod, TableShape, Width, hash_of, hash_of_composite};
 
 use bucketed::Bucketed;
 pub use builder::HostBuilder;
@@ -34,17 +35,14 @@ const ROWS_AHEAD: usize = 16;
 /// Steps after which a long search for a free slot looks whether another thread gave up.
 const STEPS_BETWEEN_LOOKS: u64 = 64;
 
-/// A value of a column.
-trait Word: Copy + Send + Sync + 'static {
+/// A number in a column.
+trait Word: Copy + fmt::Debug + Send + Sync + 'static {
     const BYTES: usize;
-    /// The key of an empty slot. Rows with this key are kept aside.
+    /// The largest number: the key of an empty slot of this width. Rows with this key are kept aside.
     const EMPTY: u64;
 
-    /// Reads a value, which has this many bytes.
+    /// Reads a number, which has this many bytes.
     fn read(bytes: &[u8]) -> u64;
-
-    /// Writes a value to this many bytes.
-    fn write(bytes: &mut [u8], value: u64);
 }
 
 impl Word for u32 {
@@ -58,11 +56,6 @@ impl Word for u32 {
             .map_or(0, |bytes| u32::from_le_bytes(*bytes))
             .into()
     }
-
-    #[inline]
-    fn write(bytes: &mut [u8], value: u64) {
-        bytes.copy_from_slice(&(value as u32).to_le_bytes());
-    }
 }
 
 impl Word for u64 {
@@ -75,15 +68,10 @@ impl Word for u64 {
             .first_chunk()
             .map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
-
-    #[inline]
-    fn write(bytes: &mut [u8], value: u64) {
-        bytes.copy_from_slice(&value.to_le_bytes());
-    }
 }
 
 /// The types of a row's key and payload.
-trait Row: Send + Sync + 'static {
+trait Row: fmt::Debug + Send + Sync + 'static {
     /// A key, as tables work on it.
     type Key: Copy + PartialEq;
     const KEY_BYTES: usize;
@@ -94,27 +82,44 @@ trait Row: Send + Sync + 'static {
 
     /// Reads a payload, which has this many bytes.
     fn read_payload(bytes: &[u8]) -> u64;
+
+    /// Returns the hash of a key.
+    fn hash(key: Self::Key) -> u64;
+
+    /// Returns a key that is a single number; `None` if keys are composite.
+    fn single(key: Self::Key) -> Option<u64>;
 }
 
-/// Key and payload are both of this type.
-impl<W: Word> Row for W {
+impl<K: Word, P: Word> Row for (K, P) {
     type Key = u64;
-    const KEY_BYTES: usize = W::BYTES;
-    const PAYLOAD_BYTES: usize = W::BYTES;
+    const KEY_BYTES: usize = K::BYTES;
+    const PAYLOAD_BYTES: usize = P::BYTES;
 
     #[inline]
     fn read_key(bytes: &[u8]) -> u64 {
-        W::read(bytes)
+        K::read(bytes)
     }
 
     #[inline]
     fn read_payload(bytes: &[u8]) -> u64 {
-        W::read(bytes)
+        P::read(bytes)
+    }
+
+    #[inline]
+    fn hash(key: u64) -> u64 {
+        hash_of(key)
+    }
+
+    #[inline]
+    fn single(key: u64) -> Option<u64> {
+        Some(key)
     }
 }
 
-/// A composite key, whose first number is the lower half, and a payload of 8 bytes.
-impl Row for u128 {
+/// A row with a composite key, whose first number is the lower half.
+type CompositeRow = (u128, u64);
+
+impl Row for CompositeRow {
     type Key = u128;
     const KEY_BYTES: usize = 16;
     const PAYLOAD_BYTES: usize = 8;
@@ -130,6 +135,16 @@ impl Row for u128 {
     fn read_payload(bytes: &[u8]) -> u64 {
         u64::read(bytes)
     }
+
+    #[inline]
+    fn hash(key: u128) -> u64 {
+        hash_of_composite(key)
+    }
+
+    #[inline]
+    fn single(_: u128) -> Option<u64> {
+        None
+    }
 }
 
 /// The type of the keys of a table.
@@ -138,7 +153,7 @@ type KeyOf<T> = <<T as Lookup>::Row as Row>::Key;
 /// A number in a table that threads share.
 trait Cell: Word {
     /// The type that threads share.
-    type Shared: Sync + Send + Default + std::fmt::Debug;
+    type Shared: Sync + Send + Default + fmt::Debug;
 
     fn store(to: &Self::Shared, payload: u64);
     fn load(from: &Self::Shared) -> u64;
@@ -216,40 +231,73 @@ trait Lookup: Sync {
 trait Table: Lookup {
     /// Inserts a row. A failure sets a bit of `failures`.
     fn insert(&self, row: (KeyOf<Self>, u64), inserted: &mut Outcome, failures: &AtomicU32);
+
+    /// Returns the bytes of all slots of a table with linear probing.
+    #[cfg(test)]
+    fn bytes(&self) -> Box<[u8]> {
+        panic!("a table that is not copied")
+    }
 }
 
-/// The layouts.
-#[derive(Debug)]
-enum Slots {
-    Perfect4(Perfect<u32>),
-    Perfect8(Perfect<u64>),
-    Linear4(Linear<u32>),
-    Linear8(Linear<u64>),
-    LinearComposite(Linear<u128>),
-    Bucketed4(Bucketed<u32, 8>),
-    Bucketed8(Bucketed<u64, 4>),
+/// A table of any layout, for rows of any width.
+trait AnyTable: fmt::Debug + Send + Sync {
+    /// Inserts rows on `threads` threads.
+    fn insert_all(&self, rows: HostRows<'_>, threads: usize) -> Outcome;
+
+    /// Inserts rows on the calling thread. A failure sets a bit of `failures`.
+    fn insert_some(&self, rows: HostRows<'_>, failures: &AtomicU32) -> Outcome;
+
+    /// Returns the matches of rows, on `threads` threads.
+    fn probe_all(&self, rows: HostRows<'_>, contents: &Contents, threads: usize) -> JoinTotals;
+
+    /// Returns the matches of rows, on the calling thread.
+    fn probe_some(&self, rows: HostRows<'_>, contents: &Contents) -> JoinTotals;
+
+    /// As [`Table::bytes`].
+    #[cfg(test)]
+    fn slot_bytes(&self) -> Box<[u8]>;
 }
 
-/// Calls a function with the table of a layout.
-macro_rules! with_table {
-    ($slots:expr, $table:ident => $call:expr) => {
-        match $slots {
-            Slots::Perfect4($table) => $call,
-            Slots::Perfect8($table) => $call,
-            Slots::Linear4($table) => $call,
-            Slots::Linear8($table) => $call,
-            Slots::LinearComposite($table) => $call,
-            Slots::Bucketed4($table) => $call,
-            Slots::Bucketed8($table) => $call,
-        }
-    };
+impl<T: Table + fmt::Debug + Send> AnyTable for T {
+    fn insert_all(&self, rows: HostRows<'_>, threads: usize) -> Outcome {
+        insert(self, rows, threads)
+    }
+
+    fn insert_some(&self, rows: HostRows<'_>, failures: &AtomicU32) -> Outcome {
+        insert_rows(self, rows, failures)
+    }
+
+    fn probe_all(&self, rows: HostRows<'_>, contents: &Contents, threads: usize) -> JoinTotals {
+        probe(self, rows, contents, threads)
+    }
+
+    fn probe_some(&self, rows: HostRows<'_>, contents: &Contents) -> JoinTotals {
+        probe_rows(self, rows, contents)
+    }
+
+    #[cfg(test)]
+    fn slot_bytes(&self) -> Box<[u8]> {
+        self.bytes()
+    }
 }
-use with_table;
+
+/// Returns an empty table for rows whose keys are single numbers. `threads` threads write it. A bucket has `N` slots of
+/// numbers of the type `W`.
+fn single<K: Word, P: Cell, W: Cell, const N: usize>(
+    shape: TableShape,
+    threads: usize,
+) -> Box<dyn AnyTable> {
+    match shape.method() {
+        TableMethod::Perfect { .. } => Box::new(Perfect::<K, P>::new(shape, threads)),
+        TableMethod::LinearProbing => Box::new(Linear::<(K, P)>::new(shape, 0, threads)),
+        TableMethod::Bucketed => Box::new(Bucketed::<(K, P), W, N>::new(shape, (0, true), threads)),
+    }
+}
 
 /// A table in host memory.
 #[derive(Debug)]
 pub struct HostIndex {
-    slots: Slots,
+    table: Box<dyn AnyTable>,
     contents: Contents,
     shape: TableShape,
 }
@@ -262,35 +310,16 @@ impl HostIndex {
 
     /// Allocates an empty table, which `threads` threads write.
     fn by_threads(shape: TableShape, threads: usize) -> HostIndex {
-        let shared = (0, true);
-        let slots = match (shape.method(), shape.width()) {
-            (TableMethod::Perfect { .. }, Width::Four) => {
-                Slots::Perfect4(Perfect::new(shape, threads))
-            }
-            (TableMethod::Perfect { .. }, Width::Eight) => {
-                Slots::Perfect8(Perfect::new(shape, threads))
-            }
-            (TableMethod::LinearProbing, Width::Four) => {
-                Slots::Linear4(Linear::new(shape, threads))
-            }
-            (TableMethod::LinearProbing, Width::Eight) => {
-                Slots::Linear8(Linear::new(shape, threads))
-            }
-            (TableMethod::LinearProbing, Width::Composite) => {
-                Slots::LinearComposite(Linear::new(shape, threads))
-            }
-            (TableMethod::Bucketed, Width::Four) => {
-                Slots::Bucketed4(Bucketed::new(shape, shared, threads))
-            }
-            (TableMethod::Bucketed, Width::Eight) => {
-                Slots::Bucketed8(Bucketed::new(shape, shared, threads))
-            }
-            (TableMethod::Perfect { .. } | TableMethod::Bucketed, Width::Composite) => {
-                unreachable!("no shape has composite keys and this method")
-            }
+        let table: Box<dyn AnyTable> = match shape.width() {
+            Width::Four => single::<u32, u32, u32, 8>(shape, threads),
+            Width::Eight => single::<u64, u64, u64, 4>(shape, threads),
+            Width::FourEight => single::<u32, u64, u64, 4>(shape, threads),
+            Width::EightFour => single::<u64, u32, u64, 4>(shape, threads),
+            // No other table has composite keys.
+            Width::Composite => Box::new(Linear::<CompositeRow>::new(shape, 0, threads)),
         };
         HostIndex {
-            slots,
+            table,
             contents: Contents::default(),
             shape,
         }
@@ -306,7 +335,7 @@ impl HostIndex {
     /// If the columns are not as [`HostRows::count`] says.
     pub fn build(mut self, rows: HostRows<'_>, threads: usize) -> Result<HostIndex, IndexError> {
         check_room(&self.shape, rows.count(self.shape.width()))?;
-        let outcome = with_table!(&self.slots, table => insert(table, rows, threads));
+        let outcome = self.table.insert_all(rows, threads);
         self.contents = Contents::of(&self.shape, &outcome)?;
         Ok(self)
     }
@@ -322,7 +351,7 @@ impl HostIndex {
     /// If the columns are not as [`HostRows::count`] says.
     pub fn probe(&self, rows: HostRows<'_>, threads: usize) -> JoinTotals {
         rows.count(self.shape.width());
-        with_table!(&self.slots, table => probe(table, rows, &self.contents, threads))
+        self.table.probe_all(rows, &self.contents, threads)
     }
 
     /// Returns the matches of rows, on the calling thread. Several threads may call this at the same time.
@@ -331,7 +360,7 @@ impl HostIndex {
     /// If the columns are not as [`HostRows::count`] says.
     pub fn probe_here(&self, rows: HostRows<'_>) -> JoinTotals {
         rows.count(self.shape.width());
-        with_table!(&self.slots, table => probe_rows(table, rows, &self.contents))
+        self.table.probe_some(rows, &self.contents)
     }
 }
 

@@ -7,12 +7,13 @@ use std::thread;
 use forebay_device::AlignedBytes;
 
 use super::bucketed::Bucketed;
-use super::{Cell, Lookup, Table, Word, add, each_row, no_rows, numbers};
+use super::linear::{Linear, Slot};
+use super::{Cell, CompositeRow, Row, Table, add, each_row, no_rows};
 use crate::column::HostRows;
 use crate::error::IndexError;
 use crate::index::Contents;
 use crate::kernels::{JoinTotals, Outcome, PARTITION_BITS_MAX, SLICE_ROWS, Slice};
-use crate::shape::{TableShape, Width, hash_of};
+use crate::shape::{TableShape, Width};
 
 /// Rows of a run, which a thread divides while they are in its caches.
 const RUN_ROWS: usize = 1 << 18;
@@ -32,7 +33,7 @@ const TURN_ROWS: usize = 1 << 14;
 pub struct HostPartitions {
     width: Width,
     bits: u32,
-    /// The keys of all runs, each of which begins at a multiple of [`run_bytes`].
+    /// The keys of all runs, each of which has room for [`run_rows`].
     keys: AlignedBytes,
     /// The payloads, likewise.
     payloads: AlignedBytes,
@@ -47,16 +48,27 @@ struct Run {
     slices: Vec<Slice>,
 }
 
-/// Returns the bytes of a column of a run.
-fn run_bytes(width: Width, bits: u32) -> usize {
-    (RUN_ROWS + ((SLICE_ROWS as usize) << bits)) * width.bytes() as usize
+/// Returns the number of rows for which a run has room.
+fn run_rows(bits: u32) -> usize {
+    RUN_ROWS + ((SLICE_ROWS as usize) << bits)
 }
+
+/// Returns the shape of a partition's table for at most `rows` rows.
+fn table_shape(width: Width, rows: u64) -> TableShape {
+    match width.is_single() {
+        true => TableShape::bucketed(width, rows),
+        false => TableShape::linear_probing(width, rows),
+    }
+}
+
+/// Copies rows to two columns in the order of their partitions. Returns where each partition is.
+type Divide = fn(HostRows<'_>, u32, (&mut [u8], &mut [u8])) -> Vec<Slice>;
 
 impl HostPartitions {
     /// Returns for how many bits of the hash the tables of the partitions of a build side fit in the caches of a core.
     /// There are at most 1,024 partitions.
     pub fn bits_for(width: Width, build_rows: u64) -> u32 {
-        let bytes = TableShape::bucketed(width, build_rows).bytes();
+        let bytes = table_shape(width, build_rows).bytes();
         (bytes / TABLE_BYTES).max(1).ilog2().min(PARTITION_BITS_MAX)
     }
 
@@ -64,29 +76,29 @@ impl HostPartitions {
     /// bytes of the side, and at least those of 2^18 rows; the process ends if the system has no memory for it.
     ///
     /// # Panics
-    /// If the columns differ in length or are not whole values of this width, keys are composite, or `bits` exceeds
-    /// 10.
+    /// If the columns differ in their number of values or are not whole values of this width, or `bits` exceeds 10.
     pub fn of(rows: HostRows<'_>, width: Width, bits: u32, threads: usize) -> HostPartitions {
-        width.assert_is_single("partitions");
         rows.count(width);
         assert!(bits <= PARTITION_BITS_MAX, "{bits} bits");
-        let part_bytes = RUN_ROWS * width.bytes() as usize;
-        let from = rows.keys.chunks(part_bytes);
-        let from = from.zip(rows.payloads.chunks(part_bytes));
-        let run_bytes = run_bytes(width, bits);
-        let column = || AlignedBytes::in_huge_pages(from.len() * run_bytes);
-        let (mut keys, mut payloads) = (column(), column());
-        let to = keys.chunks_mut(run_bytes);
-        let to = to.zip(payloads.chunks_mut(run_bytes));
+        let (key_bytes, bytes) = (width.key_bytes() as usize, width.bytes() as usize);
+        let from = rows.keys.chunks(RUN_ROWS * key_bytes);
+        let from = from.zip(rows.payloads.chunks(RUN_ROWS * bytes));
+        let (run_rows, runs) = (run_rows(bits), from.len());
+        let column = |of_value| AlignedBytes::in_huge_pages(runs * run_rows * of_value);
+        let (mut keys, mut payloads) = (column(key_bytes), column(bytes));
+        let to = keys.chunks_mut(run_rows * key_bytes);
+        let to = to.zip(payloads.chunks_mut(run_rows * bytes));
+        let divide: Divide = match width {
+            Width::Four => divide::<(u32, u32)>,
+            Width::Eight => divide::<(u64, u64)>,
+            Width::FourEight => divide::<(u32, u64)>,
+            Width::EightFour => divide::<(u64, u32)>,
+            Width::Composite => divide::<CompositeRow>,
+        };
         let parts = from.zip(to).enumerate();
         let work = |runs: &mut Vec<Run>, (number, (from, to)): (usize, (_, _))| {
             let (keys, payloads) = from;
-            let rows = HostRows { keys, payloads };
-            let slices = match width {
-                Width::Four => divide::<u32>(rows, bits, to),
-                // Keys are not composite.
-                Width::Eight | Width::Composite => divide::<u64>(rows, bits, to),
-            };
+            let slices = divide(HostRows { keys, payloads }, bits, to);
             runs.push(Run { number, slices });
         };
         let runs = in_turn(parts, threads, Vec::new, work);
@@ -110,22 +122,25 @@ impl HostPartitions {
         let shape = |side: &HostPartitions| (side.width, side.bits);
         assert_eq!(shape(self), shape(probe), "partitions of the sides");
         match self.width {
-            Width::Four => join::<u32, 8>((self, probe), threads),
-            Width::Eight | Width::Composite => join::<u64, 4>((self, probe), threads),
+            Width::Four => join::<Bucketed<(u32, u32), u32, 8>>((self, probe), threads),
+            Width::Eight => join::<Bucketed<(u64, u64), u64, 4>>((self, probe), threads),
+            Width::FourEight => join::<Bucketed<(u32, u64), u64, 4>>((self, probe), threads),
+            Width::EightFour => join::<Bucketed<(u64, u32), u64, 4>>((self, probe), threads),
+            Width::Composite => join::<Linear<CompositeRow>>((self, probe), threads),
         }
     }
 
     /// Returns the rows of a partition, in pieces that threads take in turn.
     fn slices(&self, partition: usize) -> impl Iterator<Item = HostRows<'_>> {
-        let value_bytes = self.width.bytes() as usize;
-        let run_bytes = run_bytes(self.width, self.bits);
-        let turn_bytes = TURN_ROWS * value_bytes;
+        let (key_bytes, bytes) = (self.width.key_bytes() as usize, self.width.bytes() as usize);
+        let run_rows = run_rows(self.bits);
         self.runs.iter().flat_map(move |run| {
             let slice = run.slices[partition];
-            let begin = run.number * run_bytes + slice.begin as usize * value_bytes;
-            let bytes = begin..begin + slice.count as usize * value_bytes;
-            let keys = self.keys[bytes.clone()].chunks(turn_bytes);
-            let payloads = self.payloads[bytes].chunks(turn_bytes);
+            let first = run.number * run_rows + slice.begin as usize;
+            let end = first + slice.count as usize;
+            let keys = self.keys[first * key_bytes..end * key_bytes].chunks(TURN_ROWS * key_bytes);
+            let payloads = &self.payloads[first * bytes..end * bytes];
+            let payloads = payloads.chunks(TURN_ROWS * bytes);
             keys.zip(payloads)
                 .map(|(keys, payloads)| HostRows { keys, payloads })
         })
@@ -165,18 +180,18 @@ fn in_turn<I: Send, T: Send>(
     })
 }
 
-/// Copies rows to two columns in the order of their partitions. Returns where each partition is.
-fn divide<W: Word>(
+/// As [`Divide`] says.
+fn divide<R: Row>(
     rows: HostRows<'_>,
     bits: u32,
     (keys, payloads): (&mut [u8], &mut [u8]),
 ) -> Vec<Slice> {
-    let partition_of = |key: u64| match bits {
+    let partition_of = |key: &[u8]| match bits {
         0 => 0,
-        bits => (hash_of(key) >> (u64::BITS - bits)) as usize,
+        bits => (R::hash(R::read_key(key)) >> (u64::BITS - bits)) as usize,
     };
     let mut slices = vec![Slice { begin: 0, count: 0 }; 1 << bits];
-    for key in rows.keys.chunks_exact(W::BYTES).map(W::read) {
+    for key in rows.keys.chunks_exact(R::KEY_BYTES) {
         slices[partition_of(key)].count += 1;
     }
     let mut end = 0;
@@ -185,12 +200,16 @@ fn divide<W: Word>(
         end = (end + slice.count).next_multiple_of(SLICE_ROWS);
     }
     let mut next: Vec<u32> = slices.iter().map(|slice| slice.begin).collect();
-    for (key, payload) in numbers::<W>(rows) {
+    let from = rows.keys.chunks_exact(R::KEY_BYTES);
+    for (key, payload) in from.zip(rows.payloads.chunks_exact(R::PAYLOAD_BYTES)) {
         let next = &mut next[partition_of(key)];
-        let begin = *next as usize * W::BYTES;
+        let (of_key, of_payload) = (
+            *next as usize * R::KEY_BYTES,
+            *next as usize * R::PAYLOAD_BYTES,
+        );
         *next += 1;
-        W::write(&mut keys[begin..begin + W::BYTES], key);
-        W::write(&mut payloads[begin..begin + W::BYTES], payload);
+        keys[of_key..of_key + R::KEY_BYTES].copy_from_slice(key);
+        payloads[of_payload..of_payload + R::PAYLOAD_BYTES].copy_from_slice(payload);
     }
     slices
 }
@@ -206,7 +225,7 @@ fn heavy_rows(all: u64, bits: u32, threads: usize) -> u64 {
 }
 
 /// Joins all partitions: those with many rows one after another by all threads, the others side by side.
-fn join<W: Cell, const N: usize>(
+fn join<T: PartitionTable>(
     (build, probe): (&HostPartitions, &HostPartitions),
     threads: usize,
 ) -> Result<JoinTotals, IndexError> {
@@ -219,9 +238,9 @@ fn join<W: Cell, const N: usize>(
     let heavy_rows = heavy_rows(all, build.bits, threads);
     let heavy = partitions.partition_point(|(rows, _)| *rows > heavy_rows);
     let (heavy, light) = partitions.split_at(heavy);
-    let mut together = Joining::<W, N>::new(build, probe, threads);
+    let mut together = Joining::<T>::new(build, probe, threads);
     heavy.iter().for_each(|(_, each)| together.add(*each));
-    let begin = || Joining::<W, N>::new(build, probe, 1);
+    let begin = || Joining::<T>::new(build, probe, 1);
     let side_by_side = in_turn(light.iter(), threads, begin, |joining, (_, each)| {
         joining.add(*each);
     });
@@ -232,17 +251,47 @@ fn join<W: Cell, const N: usize>(
     Ok(totals)
 }
 
+/// A table for the rows of one partition.
+trait PartitionTable: Table + Send {
+    /// Returns an empty table for keys whose hashes have the same upper `skipped_bits`. `is_shared` says whether
+    /// several threads insert rows.
+    fn empty(shape: TableShape, skipped_bits: u32, is_shared: bool) -> Self;
+
+    /// Empties the table.
+    fn clear(&mut self);
+}
+
+impl<R: Row<Key = u64>, W: Cell, const N: usize> PartitionTable for Bucketed<R, W, N> {
+    fn empty(shape: TableShape, skipped_bits: u32, is_shared: bool) -> Self {
+        Bucketed::new(shape, (skipped_bits, is_shared), 1)
+    }
+
+    fn clear(&mut self) {
+        self.clear();
+    }
+}
+
+impl<R: Slot> PartitionTable for Linear<R> {
+    fn empty(shape: TableShape, skipped_bits: u32, _: bool) -> Self {
+        Linear::new(shape, skipped_bits, 1)
+    }
+
+    fn clear(&mut self) {
+        self.clear();
+    }
+}
+
 /// The joins of some partitions.
-struct Joining<'a, W: Cell, const N: usize> {
+struct Joining<'a, T> {
     build: &'a HostPartitions,
     probe: &'a HostPartitions,
     /// The table of the last partition, whose memory the next one uses.
-    table: Option<(TableShape, Bucketed<W, N>)>,
+    table: Option<(TableShape, T)>,
     threads: usize,
     totals: Result<JoinTotals, IndexError>,
 }
 
-impl<'a, W: Cell, const N: usize> Joining<'a, W, N> {
+impl<'a, T: PartitionTable> Joining<'a, T> {
     fn new(build: &'a HostPartitions, probe: &'a HostPartitions, threads: usize) -> Self {
         Joining {
             build,
@@ -259,13 +308,13 @@ impl<'a, W: Cell, const N: usize> Joining<'a, W, N> {
             return;
         };
         let rows = self.build.rows(partition);
-        let shape = TableShape::bucketed(self.build.width, rows);
+        let shape = table_shape(self.build.width, rows);
         let table = match self.table.take() {
             Some((last, mut table)) if last == shape => {
                 table.clear();
                 table
             }
-            _ => Bucketed::new(shape, (self.build.bits, self.threads > 1), 1),
+            _ => T::empty(shape, self.build.bits, self.threads > 1),
         };
         let failures = AtomicU32::new(0);
         let slices = self.build.slices(partition);

@@ -1,36 +1,39 @@
 //! A table by key, as `perfect.cuh`.
 
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_device::{prefetch, vec_in_huge_pages};
 
-use super::{Cell, Lookup, Table};
+use super::{Cell, Lookup, Table, Word};
 use crate::index::Contents;
 use crate::kernels::{KEY_OUT_OF_RANGE, Outcome};
 use crate::shape::{TableMethod, TableShape};
 
-/// A table.
+/// A table for rows of keys and payloads of these types.
 #[derive(Debug)]
-pub(super) struct Perfect<W: Cell> {
-    payloads: Vec<W::Shared>,
+pub(super) struct Perfect<K, P: Cell> {
+    payloads: Vec<P::Shared>,
     /// A bit for each key that occurs.
     taken: Vec<AtomicU32>,
     first_key: u64,
+    key: PhantomData<K>,
 }
 
-impl<W: Cell> Perfect<W> {
+impl<K: Word, P: Cell> Perfect<K, P> {
     /// Returns an empty table, whose payloads `threads` threads write.
-    pub(super) fn new(shape: TableShape, threads: usize) -> Perfect<W> {
+    pub(super) fn new(shape: TableShape, threads: usize) -> Perfect<K, P> {
         let first_key = match shape.method() {
             TableMethod::Perfect { first_key } => first_key,
             TableMethod::LinearProbing | TableMethod::Bucketed => 0,
         };
         Perfect {
-            payloads: vec_in_huge_pages(shape.slots() as usize, threads, W::Shared::default),
+            payloads: vec_in_huge_pages(shape.slots() as usize, threads, P::Shared::default),
             taken: (0..shape.taken_words())
                 .map(|_| AtomicU32::new(0))
                 .collect(),
             first_key,
+            key: PhantomData,
         }
     }
 
@@ -46,8 +49,8 @@ impl<W: Cell> Perfect<W> {
     }
 }
 
-impl<W: Cell> Lookup for Perfect<W> {
-    type Row = W;
+impl<K: Word, P: Cell> Lookup for Perfect<K, P> {
+    type Row = (K, P);
 
     #[inline]
     fn prefetch(&self, key: u64) {
@@ -59,13 +62,13 @@ impl<W: Cell> Lookup for Perfect<W> {
     #[inline]
     fn probe(&self, key: u64, contents: &Contents) -> (u64, u64) {
         let slot = self.slot_of(key);
-        let value = self.payloads.get(slot).map(W::load);
+        let value = self.payloads.get(slot).map(P::load);
         let value = value.filter(|_| !contents.has_holes || self.is_taken(slot));
         value.map_or((0, 0), |value| (1, value))
     }
 }
 
-impl<W: Cell> Table for Perfect<W> {
+impl<K: Word, P: Cell> Table for Perfect<K, P> {
     #[inline]
     fn insert(&self, (key, payload): (u64, u64), inserted: &mut Outcome, failures: &AtomicU32) {
         if failures.load(Ordering::Relaxed) != 0 {
@@ -81,7 +84,7 @@ impl<W: Cell> Table for Perfect<W> {
             inserted.duplicates += 1;
             return;
         }
-        W::store(cell, payload);
+        P::store(cell, payload);
         inserted.stored += 1;
     }
 }

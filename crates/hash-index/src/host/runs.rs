@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Word, numbers};
+use super::{CompositeRow, Row};
 use crate::column::HostRows;
 use crate::kernels::{HeavyRows, PARTITION_BITS_MAX, SLICE_ROWS, Slice};
 use crate::partitions::sieve::{EMPTY, filter_words, heavy_slots, matches};
 use crate::partitions::{RunShape, Sifted};
-use crate::shape::{Width, hash_of};
+use crate::shape::Width;
 use crate::workload::Side;
 
 /// Maximum number of partitions.
@@ -60,128 +60,168 @@ impl RunShape {
         let count = rows.count(self.width());
         assert!(count <= self.rows(), "{count} rows in {self:?}");
         let to = &mut to[..self.bytes() as usize];
-        HostSlices(match self.width() {
-            Width::Four => divide_kept::<u32>(rows, sieve, self.bits(), to),
-            // Keys are not composite.
-            Width::Eight | Width::Composite => divide_kept::<u64>(rows, sieve, self.bits(), to),
-        })
+        let divide = match self.width() {
+            Width::Four => divide_kept::<(u32, u32)>,
+            Width::Eight => divide_kept::<(u64, u64)>,
+            Width::FourEight => divide_kept::<(u32, u64)>,
+            Width::EightFour => divide_kept::<(u64, u32)>,
+            Width::Composite => divide_kept::<CompositeRow>,
+        };
+        HostSlices(divide(rows, sieve, self.bits(), to))
     }
 }
 
-fn divide_kept<W: Word>(
+fn divide_kept<R: Row>(
     rows: HostRows<'_>,
     sieve: Option<(&HostSieve, Side)>,
     bits: u32,
     to: &mut [u8],
 ) -> Vec<Slice> {
     let Some((sieve, side)) = sieve else {
-        return divide::<W>(rows, bits, to);
+        return divide::<R>(rows, bits, to);
     };
-    let [keys, payloads] = sieve.sift::<W>(rows, side);
+    let [keys, payloads] = sieve.sift::<R>(rows, side);
     let kept = HostRows {
         keys: &keys,
         payloads: &payloads,
     };
-    divide::<W>(kept, bits, to)
+    divide::<R>(kept, bits, to)
 }
 
 /// Returns the partition of a key; as `partition_of` in `partitions.cu`.
 #[inline]
-fn partition_of(key: u64, bits: u32) -> usize {
+fn partition_of<R: Row>(key: &[u8], bits: u32) -> usize {
+    let hash = R::hash(R::read_key(key));
     // With 0 bits, one shift would be by 64. The compiler knows from the remainder that the partition exists.
-    (hash_of(key) >> 1 >> (u64::BITS - 1 - bits)) as usize % PARTITIONS_MAX
+    (hash >> 1 >> (u64::BITS - 1 - bits)) as usize % PARTITIONS_MAX
+}
+
+/// Returns the bytes of each key and its payload.
+fn values<R: Row>(rows: HostRows<'_>) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let keys = rows.keys.chunks_exact(R::KEY_BYTES);
+    keys.zip(rows.payloads.chunks_exact(R::PAYLOAD_BYTES))
 }
 
 /// Copies rows to a run in the order of their partitions. Returns where each partition is.
-fn divide<W: Word>(rows: HostRows<'_>, bits: u32, to: &mut [u8]) -> Vec<Slice> {
+fn divide<R: Row>(rows: HostRows<'_>, bits: u32, to: &mut [u8]) -> Vec<Slice> {
     let mut counts = [0; PARTITIONS_MAX];
-    for key in rows.keys.chunks_exact(W::BYTES).map(W::read) {
-        counts[partition_of(key, bits)] += 1;
+    for key in rows.keys.chunks_exact(R::KEY_BYTES) {
+        counts[partition_of::<R>(key, bits)] += 1;
     }
     let mut places = [Place::default(); PARTITIONS_MAX];
     let mut slices = Vec::with_capacity(1 << bits);
-    let mut end = 0;
+    let mut begin = 0;
     for (place, count) in places.iter_mut().zip(counts).take(1 << bits) {
-        let room = u32::next_multiple_of(count, SLICE_ROWS);
-        *place = Place { next: end, room };
-        slices.push(Slice { begin: end, count });
-        end += 2 * room;
+        let slice = Slice { begin, count };
+        let [keys, payloads] = slice.columns(R::KEY_BYTES, R::PAYLOAD_BYTES);
+        *place = Place { keys, payloads };
+        slices.push(slice);
+        begin += slice.room();
     }
     match bits <= BITS_OF_ROWS {
-        true => copy_rows::<W>(rows, bits, &mut places, to),
-        false => copy_lines::<W>(rows, bits, &mut places, to),
+        true => copy_rows::<R>(rows, bits, &mut places, to),
+        false => copy_lines::<R>(rows, bits, &mut places, to),
     }
     slices
 }
 
-/// Where rows of a partition go.
-#[derive(Clone, Copy, Default)]
-struct Place {
-    /// The next key, in values from the beginning of the run.
-    next: u32,
-    /// The payload of a key is this number of values behind it.
-    room: u32,
+impl Slice {
+    /// Returns the number of rows for which the slice has room.
+    fn room(self) -> u32 {
+        self.count.next_multiple_of(SLICE_ROWS)
+    }
+
+    /// Returns where keys and payloads of these bytes begin in a run that kernels read: at multiples of whole lines.
+    fn columns(self, key_bytes: usize, payload_bytes: usize) -> [usize; 2] {
+        let keys = self.begin as usize * (key_bytes + payload_bytes);
+        [keys, keys + self.room() as usize * key_bytes]
+    }
+
+    /// Returns the keys and payloads of a slice of such a run, in ascending order of their bytes.
+    #[cfg(test)]
+    pub(crate) fn sorted_rows(self, run: &[u8], width: Width) -> Vec<(&[u8], &[u8])> {
+        let (key_bytes, bytes) = (width.key_bytes() as usize, width.bytes() as usize);
+        let [keys, payloads] = self.columns(key_bytes, bytes);
+        let rows = run[keys..].chunks(key_bytes);
+        let rows = rows.zip(run[payloads..].chunks(bytes));
+        let mut rows: Vec<_> = rows.take(self.count as usize).collect();
+        rows.sort_unstable();
+        rows
+    }
 }
 
-impl Place {
-    /// Returns where a key and its payload begin, in bytes, by the place of the key in values.
-    #[inline]
-    fn bytes_at<W: Word>(self, value: usize) -> [usize; 2] {
-        [value, value + self.room as usize].map(|it| it * W::BYTES)
-    }
+/// Where the next key of a partition and its payload go, in bytes from the beginning of the run.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    keys: usize,
+    payloads: usize,
 }
 
 type Places = [Place; PARTITIONS_MAX];
 
 /// Copies rows one by one.
-fn copy_rows<W: Word>(rows: HostRows<'_>, bits: u32, places: &mut Places, to: &mut [u8]) {
-    for (key, payload) in numbers::<W>(rows) {
-        let place = &mut places[partition_of(key, bits)];
-        let [of_key, of_payload] = place.bytes_at::<W>(place.next as usize);
-        place.next += 1;
-        W::write(&mut to[of_key..of_key + W::BYTES], key);
-        W::write(&mut to[of_payload..of_payload + W::BYTES], payload);
+fn copy_rows<R: Row>(rows: HostRows<'_>, bits: u32, places: &mut Places, to: &mut [u8]) {
+    for (key, payload) in values::<R>(rows) {
+        let place = &mut places[partition_of::<R>(key, bits)];
+        to[place.keys..place.keys + R::KEY_BYTES].copy_from_slice(key);
+        to[place.payloads..place.payloads + R::PAYLOAD_BYTES].copy_from_slice(payload);
+        place.keys += R::KEY_BYTES;
+        place.payloads += R::PAYLOAD_BYTES;
     }
 }
 
-/// Rows of a partition that are not in the run yet: a line of keys, and one of payloads.
+/// Values of a column that are not in the run yet.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Lines([[u8; LINE_BYTES]; 2]);
+struct Line([u8; LINE_BYTES]);
+
+impl Line {
+    /// Adds a value that goes to `next` in the run.
+    #[inline]
+    fn add(&mut self, value: &[u8], next: usize) {
+        let at = next % LINE_BYTES;
+        self.0[at..at + value.len()].copy_from_slice(value);
+    }
+
+    /// Copies the line to the run, in which its last value ends at `end`.
+    #[inline]
+    fn copy(&self, end: usize, to: &mut [u8]) {
+        let begin = (end - 1) / LINE_BYTES * LINE_BYTES;
+        to[begin..begin + LINE_BYTES].copy_from_slice(&self.0);
+    }
+}
 
 /// Copies rows by whole lines.
-fn copy_lines<W: Word>(rows: HostRows<'_>, bits: u32, places: &mut Places, to: &mut [u8]) {
-    let of_line = LINE_BYTES / W::BYTES;
-    let mut all_lines = Box::new([Lines([[0; LINE_BYTES]; 2]); PARTITIONS_MAX]);
-    let mut write = |place: Place, lines: &Lines| {
-        let last = place.next as usize - 1;
-        let begins = place.bytes_at::<W>(last / of_line * of_line);
-        for (begin, line) in begins.into_iter().zip(&lines.0) {
-            to[begin..begin + LINE_BYTES].copy_from_slice(line);
+fn copy_lines<R: Row>(rows: HostRows<'_>, bits: u32, places: &mut Places, to: &mut [u8]) {
+    let mut lines = Box::new([[Line([0; LINE_BYTES]); 2]; PARTITIONS_MAX]);
+    for (key, payload) in values::<R>(rows) {
+        let partition = partition_of::<R>(key, bits);
+        let (place, [keys, payloads]) = (&mut places[partition], &mut lines[partition]);
+        // A copy waits for earlier writes to its line, and they wait for earlier copies: both values are written first.
+        keys.add(key, place.keys);
+        payloads.add(payload, place.payloads);
+        place.keys += R::KEY_BYTES;
+        place.payloads += R::PAYLOAD_BYTES;
+        if place.keys.is_multiple_of(LINE_BYTES) {
+            keys.copy(place.keys, to);
         }
-    };
-    for (key, payload) in numbers::<W>(rows) {
-        let partition = partition_of(key, bits);
-        let (place, lines) = (&mut places[partition], &mut all_lines[partition]);
-        let at = place.next as usize % of_line * W::BYTES;
-        W::write(&mut lines.0[0][at..at + W::BYTES], key);
-        W::write(&mut lines.0[1][at..at + W::BYTES], payload);
-        place.next += 1;
-        if at + W::BYTES == LINE_BYTES {
-            write(*place, lines);
+        if place.payloads.is_multiple_of(LINE_BYTES) {
+            payloads.copy(place.payloads, to);
         }
     }
-    // A slice has room for whole lines.
-    for (place, lines) in places.iter().zip(&*all_lines) {
-        if !(place.next as usize).is_multiple_of(of_line) {
-            write(*place, lines);
+    // A column of a slice has room for whole lines.
+    for (place, [keys, payloads]) in places.iter().zip(&*lines) {
+        for (line, end) in [(keys, place.keys), (payloads, place.payloads)] {
+            if !end.is_multiple_of(LINE_BYTES) {
+                line.copy(end, to);
+            }
         }
     }
 }
 
 impl HostSieve {
     /// Returns a sieve for these heavy keys, and for a filter of the keys of `filter_rows` rows; `None` for no
-    /// filter. The process ends if the system has no memory for it.
+    /// filter. Composite keys are not kept apart. The process ends if the system has no memory for it.
     ///
     /// # Panics
     /// If 2^64 - 1 is among the heavy keys.
@@ -199,20 +239,20 @@ impl HostSieve {
     }
 
     /// Returns the columns of the rows of a run that are divided.
-    fn sift<W: Word>(&self, rows: HostRows<'_>, side: Side) -> [Vec<u8>; 2] {
+    fn sift<R: Row>(&self, rows: HostRows<'_>, side: Side) -> [Vec<u8>; 2] {
         let columns = [rows.keys, rows.payloads];
         let [mut keys, mut payloads] = columns.map(|it| Vec::with_capacity(it.len()));
         // Threads would wait for each other at the rows of one key, if all of them added each row.
         let mut heavy_rows = vec![[0; 2]; self.heavy_keys.len()];
         let mut filtered = 0;
-        let [of_keys, of_payloads] = columns.map(|it| it.chunks_exact(W::BYTES));
-        for (key, payload) in of_keys.zip(of_payloads) {
-            let number = W::read(key);
-            let hash = hash_of(number);
-            if let Some(slot) = self.heavy_slot(number, hash) {
+        for (key, payload) in values::<R>(rows) {
+            let number = R::read_key(key);
+            let hash = R::hash(number);
+            let slot = R::single(number).and_then(|number| self.heavy_slot(number, hash));
+            if let Some(slot) = slot {
                 let [count, sum] = &mut heavy_rows[slot];
                 *count += 1;
-                *sum = u64::wrapping_add(*sum, W::read(payload));
+                *sum = u64::wrapping_add(*sum, R::read_payload(payload));
             } else if self.has_or_adds(hash, side) {
                 keys.extend_from_slice(key);
                 payloads.extend_from_slice(payload);
@@ -282,52 +322,56 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::shape::{hash_of, hash_of_composite};
 
-    /// Returns the bytes of numbers of this width.
-    fn column(numbers: impl Iterator<Item = u64>, width: Width) -> Vec<u8> {
-        let bytes = width.bytes() as usize;
-        let numbers = numbers.map(u64::to_le_bytes);
-        numbers.flat_map(|it| it.into_iter().take(bytes)).collect()
+    /// Returns a column of values of at most 16 bytes: numbers, followed by their complements.
+    fn column(numbers: impl Iterator<Item = u64>, bytes: u64) -> Vec<u8> {
+        let value = |number: u64| (u128::from(!number) << 64 | u128::from(number)).to_le_bytes();
+        let values = numbers.map(value);
+        values
+            .flat_map(|it| it.into_iter().take(bytes as usize))
+            .collect()
+    }
+
+    /// Returns the hash of a key.
+    fn hash(key: &[u8]) -> u64 {
+        let mut number = [0; 16];
+        number[..key.len()].copy_from_slice(key);
+        let number = u128::from_le_bytes(number);
+        match key.len() {
+            16 => hash_of_composite(number),
+            _ => hash_of(number as u64),
+        }
     }
 
     /// Asserts that each row is in the slice of its partition, once, and that slices do not overlap.
     fn assert_is_divided(shape: RunShape, keys: &[u8], payloads: &[u8]) {
         let (width, mut run) = (shape.width(), vec![0x5A; shape.bytes() as usize]);
         let slices = shape.divide(HostRows { keys, payloads }, None, &mut run).0;
-        let bytes = width.bytes() as usize;
         let mut expected = BTreeMap::<u64, Vec<(&[u8], &[u8])>>::new();
-        for (key, payload) in keys.chunks(bytes).zip(payloads.chunks(bytes)) {
-            let mut number = [0; 8];
-            number[..bytes].copy_from_slice(key);
-            let hash = u128::from(hash_of(u64::from_le_bytes(number)));
-            let partition = (hash << shape.bits() >> 64) as u64;
+        let keys = keys.chunks(width.key_bytes() as usize);
+        for (key, payload) in keys.zip(payloads.chunks(width.bytes() as usize)) {
+            let partition = (u128::from(hash(key)) << shape.bits() >> 64) as u64;
             expected.entry(partition).or_default().push((key, payload));
         }
         assert_eq!(slices.len(), shape.partitions());
         let mut end = 0;
         for (partition, slice) in (0..).zip(slices) {
             assert_eq!(slice.begin, end);
-            let room = slice.count.next_multiple_of(SLICE_ROWS);
-            end += 2 * room;
-            let values = |first: u32| {
-                let values = run.chunks(bytes).skip(first as usize);
-                values.take(slice.count as usize)
-            };
-            let rows = values(slice.begin).zip(values(slice.begin + room));
-            let mut rows: Vec<(&[u8], &[u8])> = rows.collect();
+            end += slice.count.next_multiple_of(SLICE_ROWS);
             let mut of_partition = expected.remove(&partition).unwrap_or_default();
-            rows.sort_unstable();
             of_partition.sort_unstable();
+            let rows = slice.sorted_rows(&run, width);
             assert!(rows == of_partition, "partition {partition} of {shape:?}");
         }
-        assert!(u64::from(end) * width.bytes() <= shape.bytes());
+        assert!(u64::from(end) * width.row_bytes() <= shape.bytes());
         assert!(expected.is_empty());
     }
 
     #[test]
     fn rows_are_in_the_slices_of_their_partitions() {
         let mut random = fastrand::Rng::with_seed(9);
-        for width in [Width::Four, Width::Eight] {
+        for width in Width::ALL {
             for bits in [0, 3, BITS_OF_ROWS, BITS_OF_ROWS + 1] {
                 for (rows, keys) in [
                     (0, 1),
@@ -335,13 +379,13 @@ mod tests {
                     (33, 2),
                     (3000, 1),
                     (9000, 7),
-                    (40_000, u64::MAX),
+                    (20_000, u64::MAX),
                 ] {
-                    let mut numbers = |most: u64| -> Vec<u8> {
-                        let numbers = (0..rows).map(|_| random.u64(..most));
-                        column(numbers, width)
+                    let mut random_column = |most, bytes| -> Vec<u8> {
+                        column((0..rows).map(|_| random.u64(..most)), bytes)
                     };
-                    let (keys, payloads) = (numbers(keys), numbers(u64::MAX));
+                    let keys = random_column(keys, width.key_bytes());
+                    let payloads = random_column(u64::MAX, width.bytes());
                     // Of the two shapes, one has no room left over.
                     for room in [rows, rows + 1000] {
                         assert_is_divided(RunShape::new(width, room, bits), &keys, &payloads);
@@ -355,11 +399,11 @@ mod tests {
     /// probe side, half have no match.
     #[test]
     fn threads_share_a_sieve() {
-        let (width, shape) = (Width::Eight, RunShape::new(Width::Eight, 1000, 4));
+        let shape = RunShape::new(Width::Eight, 1000, 4);
         let key = |row: u64| if row % 2 == 0 { 7 } else { 1000 + row };
         let sieve = HostSieve::new(&[7], Some(20_000));
         for (side, rows) in [(Side::Build, 20_000), (Side::Probe, 40_000)] {
-            let (keys, payloads) = (column((0..rows).map(key), width), column(0..rows, width));
+            let (keys, payloads) = (column((0..rows).map(key), 8), column(0..rows, 8));
             let runs = keys.chunks(8000).zip(payloads.chunks(8000));
             let divided: u32 = std::thread::scope(|scope| {
                 let divide = |rows: HostRows<'_>| -> u32 {

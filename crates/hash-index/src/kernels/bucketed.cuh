@@ -4,28 +4,6 @@
 #pragma once
 #include "rows.cuh"
 
-template <class W>
-struct Bucketed {
-    using Word = W;
-    // Slots of a bucket.
-    static constexpr u32 kSlots = kBucketBytes / (2 * sizeof(Word));
-    // The key of an empty slot. Rows with this key are kept aside: counted and summed up.
-    static constexpr Word kEmpty = static_cast<Word>(~0ull);
-
-    // Blocks of a multiprocessor. With its own choice, four, the compiler spills registers of some architectures.
-    static constexpr u32 kBlocks = 3;
-
-    const HashIndexRef& index;
-
-    __device__ u64 home(Word key) const { return hash_of(key) >> index.shift; }
-    __device__ u64 next(u64 bucket) const { return (bucket + 1) & (index.slot_count / kSlots - 1); }
-    __device__ Word* keys(u64 bucket) const { return reinterpret_cast<Word*>(index.slots + bucket * kBucketBytes); }
-    __device__ Word* payloads(u64 bucket) const { return keys(bucket) + kSlots; }
-
-    struct Insert;
-    struct Probe;
-};
-
 // 16 bytes of keys.
 template <class Word>
 struct VectorType {
@@ -41,7 +19,10 @@ using VectorOf = typename VectorType<Word>::Type;
 // The keys of a bucket.
 template <class Word>
 struct BucketKeys {
-    static constexpr u32 kSlots = Bucketed<Word>::kSlots;
+    // Slots of a bucket.
+    static constexpr u32 kSlots = kBucketBytes / (2 * sizeof(Word));
+    // The key of an empty slot.
+    static constexpr Word kEmpty = static_cast<Word>(~0ull);
 
     Word keys[kSlots];
 
@@ -68,10 +49,10 @@ struct BucketKeys {
     // Returns the first empty slot, or kSlots. Later ones may be taken nevertheless: the vectors were not read at one
     // time.
     __device__ __forceinline__ u32 first_empty() const {
-        return __ffs(equal(Bucketed<Word>::kEmpty) | 1u << kSlots) - 1;
+        return __ffs(equal(kEmpty) | 1u << kSlots) - 1;
     }
 
-    __device__ bool is_full() const { return keys[kSlots - 1] != Bucketed<Word>::kEmpty; }
+    __device__ bool is_full() const { return keys[kSlots - 1] != kEmpty; }
 
 private:
     using Vector = VectorOf<Word>;
@@ -89,17 +70,42 @@ private:
     }
 };
 
-template <class W>
-struct Bucketed<W>::Insert {
-    using Word = W;
-    const Bucketed<W> table;
+template <class R>
+struct Bucketed {
+    using Row = R;
+    using Key = typename R::Key;
+    using Payload = typename R::Payload;
+    // The type of keys and payloads in buckets.
+    using Word = typename R::Stored;
+    static constexpr u32 kSlots = BucketKeys<Word>::kSlots;
+    // Rows with this key are kept aside: counted and summed up.
+    static constexpr Word kEmpty = BucketKeys<Word>::kEmpty;
+
+    // Blocks of a multiprocessor. With its own choice, four, the compiler spills registers of some architectures.
+    static constexpr u32 kBlocks = 3;
+
+    const HashIndexRef& index;
+
+    __device__ u64 home(Key key) const { return hash_of(key) >> index.shift; }
+    __device__ u64 next(u64 bucket) const { return (bucket + 1) & (index.slot_count / kSlots - 1); }
+    __device__ Word* keys(u64 bucket) const { return reinterpret_cast<Word*>(index.slots + bucket * kBucketBytes); }
+    __device__ Word* payloads(u64 bucket) const { return keys(bucket) + kSlots; }
+
+    struct Insert;
+    struct Probe;
+};
+
+template <class R>
+struct Bucketed<R>::Insert {
+    using Row = R;
+    const Bucketed<R> table;
     Outcome* outcome;
     Inserted inserted;
 
     __device__ Insert(const HashIndexRef& index, Outcome* to) : table{index}, outcome(to) {}
 
     template <u32 kRows>
-    __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Word (&payloads)[kRows]) {
+    __device__ __forceinline__ void operator()(const Key (&keys)[kRows], const Payload (&payloads)[kRows]) {
         if (has_failed(outcome)) return;
         Look looks[kRows];
 #pragma unroll
@@ -154,16 +160,16 @@ struct Bucketed<W>::Insert {
     }
 };
 
-template <class W>
-struct Bucketed<W>::Probe {
-    using Word = W;
-    const Bucketed<W> table;
+template <class R>
+struct Bucketed<R>::Probe {
+    using Row = R;
+    const Bucketed<R> table;
     Found found;
 
     __device__ explicit Probe(const HashIndexRef& index) : table{index} {}
 
     template <u32 kRows>
-    __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Word (&payloads)[kRows]) {
+    __device__ __forceinline__ void operator()(const Key (&keys)[kRows], const Payload (&payloads)[kRows]) {
         Look looks[kRows];
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) looks[i] = look(table.home(keys[i]), keys[i]);

@@ -8,7 +8,7 @@
 template <class Table>
 __global__ void __launch_bounds__(kThreads, Table::kBlocks) insert(const __grid_constant__ Inserting a) {
     typename Table::Insert work(a.index, a.outcome);
-    Columns<typename Table::Word>(a.rows).each(this_thread(), threads(), work);
+    Columns<typename Table::Row>(a.rows).each(this_thread(), threads(), work);
     work.inserted.add_to(a.outcome);
 }
 
@@ -16,22 +16,22 @@ __global__ void __launch_bounds__(kThreads, Table::kBlocks) insert(const __grid_
 template <class Table>
 __global__ void __launch_bounds__(kThreads, Table::kBlocks) probe(const __grid_constant__ Probing a) {
     typename Table::Probe work(a.index);
-    Columns<typename Table::Word>(a.rows).each(this_thread(), threads(), work);
+    Columns<typename Table::Row>(a.rows).each(this_thread(), threads(), work);
     work.found.add_to(a.totals);
 }
 
 // As `insert`, for an interleaved table: inserts this GPU's own rows.
-template <class Word>
+template <class R>
 __global__ void __launch_bounds__(kThreads) insert_own(const __grid_constant__ Inserting a) {
-    typename InterleavedOwn<Word>::Insert work(a.index, a.outcome);
+    typename InterleavedOwn<R>::Insert work(a.index, a.outcome);
     each_own(a.rows, a.index, work);
     work.inserted.add_to(a.outcome);
 }
 
 // As `probe`, for an interleaved table: adds the matches of this GPU's own rows.
-template <class Word>
+template <class R>
 __global__ void __launch_bounds__(kThreads) probe_own(const __grid_constant__ Probing a) {
-    typename InterleavedOwn<Word>::Probe work(a.index);
+    typename InterleavedOwn<R>::Probe work(a.index);
     each_own(a.rows, a.index, work);
     work.found.add_to(a.totals);
 }

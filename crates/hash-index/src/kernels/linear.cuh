@@ -1,6 +1,6 @@
 // Linear probing: a row is in the first slot that was free from the slot of its key's hash on. A slot is a key and
-// its payload, which one access reads. With a composite key, a slot also has the key's mark and is a sector of 32
-// bytes.
+// its payload, of the same width, which one access reads. With a composite key, a slot also has the key's mark and is
+// a sector of 32 bytes.
 #pragma once
 #include "rows.cuh"
 
@@ -10,15 +10,19 @@ __device__ inline u64 mark_of(u64 key) { return key; }
 __device__ inline u32 mark_of(u32 key) { return key; }
 __device__ inline u64 mark_of(const CompositeKey& key) { return min(hash_of(key), ~0ull - 1); }
 
-template <class Word>
+template <class Number>
 struct Slot {
-    Word key;
-    Word payload;
+    using Payload = Number;
 
-    __device__ Word mark() const { return key; }
+    Number key;
+    Number payload;
+
+    __device__ Number mark() const { return key; }
 };
 template <>
 struct Slot<CompositeKey> {
+    using Payload = u64;
+
     u64 taken_by;
     CompositeKey key;
     u64 payload;
@@ -71,11 +75,14 @@ __device__ inline u64 take_slot(u8* slots, u64 slot, const CompositeKey& key, u6
 }
 
 // `kAllAreOwn` says that this GPU works on all rows that it is given.
-template <class W, bool kIsInterleaved = false, bool kAllAreOwn = !kIsInterleaved>
+template <class R, bool kIsInterleaved = false, bool kAllAreOwn = !kIsInterleaved>
 struct Linear {
-    using Word = W;
-    using Payload = PayloadOf<Word>;
-    using Mark = decltype(mark_of(Word{}));
+    using Row = R;
+    using Key = typename R::Key;
+    using Payload = typename R::Payload;
+    // The type of keys in slots.
+    using Stored = typename R::Stored;
+    using Mark = decltype(mark_of(Stored{}));
     // The mark of an empty slot. Rows of the key with this mark are kept aside: counted and summed up. No composite
     // key has this mark.
     static constexpr Mark kEmpty = static_cast<Mark>(~0ull);
@@ -85,23 +92,26 @@ struct Linear {
 
     const HashIndexRef& index;
 
-    __device__ u64 home(Word key) const { return hash_of(key) >> index.shift & (index.slot_count - 1); }
+    __device__ u64 home(Key key) const { return hash_of(key) >> index.shift & (index.slot_count - 1); }
     // Returns whether this GPU works on rows whose search begins in a slot.
     __device__ bool is_own(u64 slot) const {
         return kAllAreOwn || (slot >> index.own_shift & index.own_mask) == index.own;
     }
-    __device__ Mark take(u64 slot, Word key, Payload payload) const {
-        return take_slot<kIsInterleaved>(index.slots, slot, key, payload);
+    static __device__ Mark mark(Key key) { return mark_of(static_cast<Stored>(key)); }
+    __device__ Mark take(u64 slot, Key key, Payload payload) const {
+        const auto stored = static_cast<typename Slot<Stored>::Payload>(payload);
+        return take_slot<kIsInterleaved>(index.slots, slot, static_cast<Stored>(key), stored);
     }
+    __device__ Slot<Stored> load(u64 slot) const { return load_slot(index.slots, slot, Stored{}); }
     __device__ u64 next(u64 slot) const { return (slot + 1) & (index.slot_count - 1); }
 
     struct Insert;
     struct Probe;
 };
 
-template <class W, bool kIsInterleaved, bool kAllAreOwn>
-struct Linear<W, kIsInterleaved, kAllAreOwn>::Insert {
-    using Word = W;
+template <class R, bool kIsInterleaved, bool kAllAreOwn>
+struct Linear<R, kIsInterleaved, kAllAreOwn>::Insert {
+    using Row = R;
     const Linear table;
     Outcome* outcome;
     Inserted inserted;
@@ -109,7 +119,7 @@ struct Linear<W, kIsInterleaved, kAllAreOwn>::Insert {
     __device__ Insert(const HashIndexRef& index, Outcome* to) : table{index}, outcome(to) {}
 
     template <u32 kRows>
-    __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Payload (&payloads)[kRows]) {
+    __device__ __forceinline__ void operator()(const Key (&keys)[kRows], const Payload (&payloads)[kRows]) {
         if (has_failed(outcome)) return;
         u64 slots[kRows];
         Mark before[kRows];
@@ -120,7 +130,7 @@ struct Linear<W, kIsInterleaved, kAllAreOwn>::Insert {
             before[i] = kEmpty;
             is_duplicate[i] = false;
             is_new[i] = table.is_own(slots[i]);
-            if (is_new[i] && mark_of(keys[i]) == kEmpty) {
+            if (is_new[i] && table.mark(keys[i]) == kEmpty) {
                 inserted.aside_count++;
                 inserted.aside_sum += payloads[i];
                 is_new[i] = false;
@@ -141,7 +151,7 @@ struct Linear<W, kIsInterleaved, kAllAreOwn>::Insert {
     // together, so that their accesses are in flight at once. A row counts as a duplicate if a slot has its mark,
     // because the thread that took the slot may not have written a composite key yet. False positives are possible.
     template <u32 kRows>
-    __device__ __forceinline__ void follow(const Word (&keys)[kRows], const Payload (&payloads)[kRows],
+    __device__ __forceinline__ void follow(const Key (&keys)[kRows], const Payload (&payloads)[kRows],
                                            u64 (&slots)[kRows], Mark (&before)[kRows], bool (&is_duplicate)[kRows]) {
         for (u32 steps = 1; steps < table.index.steps_max; steps++) {
             bool is_open = false;
@@ -149,7 +159,7 @@ struct Linear<W, kIsInterleaved, kAllAreOwn>::Insert {
             for (u32 i = 0; i < kRows; i++) {
                 if (before[i] == kEmpty) continue;
                 is_open = true;
-                is_duplicate[i] |= before[i] == mark_of(keys[i]);
+                is_duplicate[i] |= before[i] == table.mark(keys[i]);
                 slots[i] = table.next(slots[i]);
                 before[i] = table.take(slots[i], keys[i], payloads[i]);
             }
@@ -158,35 +168,35 @@ struct Linear<W, kIsInterleaved, kAllAreOwn>::Insert {
     }
 };
 
-template <class W, bool kIsInterleaved, bool kAllAreOwn>
-struct Linear<W, kIsInterleaved, kAllAreOwn>::Probe {
-    using Word = W;
+template <class R, bool kIsInterleaved, bool kAllAreOwn>
+struct Linear<R, kIsInterleaved, kAllAreOwn>::Probe {
+    using Row = R;
     const Linear table;
     Found found;
 
     __device__ explicit Probe(const HashIndexRef& index) : table{index} {}
 
     template <u32 kRows>
-    __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Payload (&payloads)[kRows]) {
+    __device__ __forceinline__ void operator()(const Key (&keys)[kRows], const Payload (&payloads)[kRows]) {
         u64 places[kRows];
-        Slot<Word> slots[kRows];
+        Slot<Stored> slots[kRows];
         bool is_own[kRows];
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) {
             places[i] = table.home(keys[i]);
             is_own[i] = table.is_own(places[i]);
-            if (is_own[i]) slots[i] = load_slot(table.index.slots, places[i], Word{});
+            if (is_own[i]) slots[i] = table.load(places[i]);
         }
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) {
             if (!is_own[i]) continue;
-            if (mark_of(keys[i]) != kEmpty) follow(keys[i], payloads[i], places[i], slots[i]);
+            if (table.mark(keys[i]) != kEmpty) follow(keys[i], payloads[i], places[i], slots[i]);
             else found.add(table.index.aside_count, table.index.aside_sum, payloads[i]);
         }
     }
 
     // Follows the chain to its end, or to the match if no key has two. `slot` was read at `place`.
-    __device__ __forceinline__ void follow(Word key, Payload payload, u64 place, Slot<Word> slot) {
+    __device__ __forceinline__ void follow(Key key, Payload payload, u64 place, Slot<Stored> slot) {
         u64 matches = 0, sum = 0;
         for (u32 steps = 1; slot.mark() != kEmpty; steps++) {
             if (slot.key == key) {
@@ -196,15 +206,15 @@ struct Linear<W, kIsInterleaved, kAllAreOwn>::Probe {
             }
             if (steps == table.index.steps_max) break;
             place = table.next(place);
-            slot = load_slot(table.index.slots, place, Word{});
+            slot = table.load(place);
         }
         found.add(matches, sum, payload);
     }
 };
 
 // A table whose memory is interleaved over several GPUs.
-template <class W>
-using Interleaved = Linear<W, true>;
+template <class R>
+using Interleaved = Linear<R, true>;
 // The same, for rows that are all this GPU's own.
-template <class W>
-using InterleavedOwn = Linear<W, true, true>;
+template <class R>
+using InterleavedOwn = Linear<R, true, true>;

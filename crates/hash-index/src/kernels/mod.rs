@@ -47,9 +47,9 @@ kernel_arguments! {
         pub(crate) count: u64,
     }
 
-    /// The rows of a run that are of one partition: `count` rows. In a run of `HostPartitions`, they are the rows from
-    /// `begin` on. In one that kernels read, `begin` is the offset of the keys in values; the payloads are as many
-    /// values behind it as `count` rounded up to [`SLICE_ROWS`].
+    /// The rows of a run that are of one partition: `count` rows, from the row `begin` of the run on. In a run that
+    /// kernels read, the keys begin at the bytes of `begin` rows. The payloads follow behind the bytes of as many keys
+    /// as `count` rounded up to [`SLICE_ROWS`].
     pub(crate) struct Slice {
         pub(crate) begin: u32,
         pub(crate) count: u32,
@@ -184,8 +184,8 @@ kernel_arguments! {
         pub(crate) to: DevicePointerMut<u8>,
         /// The last slice of the run.
         pub(crate) last: DevicePointer<Slice>,
-        /// Bytes of a key, and of a payload.
-        pub(crate) value_bytes: u64,
+        /// Bytes of a key and its payload.
+        pub(crate) row_bytes: u64,
     }
 
     /// Arguments of `count_rows`, `place_slices` and `copy_rows`.
@@ -196,7 +196,7 @@ kernel_arguments! {
         pub(crate) kept: DevicePointer<u32>,
         /// The slice of each partition.
         pub(crate) slices: DevicePointerMut<Slice>,
-        /// Where the next key of each partition goes.
+        /// Where the next row of each partition goes.
         pub(crate) next: DevicePointerMut<u32>,
         pub(crate) to: DevicePointerMut<u8>,
         /// Number of bits of the hash that tell the partition.
@@ -256,23 +256,23 @@ fn table(shape: &TableShape) -> &'static str {
 
 /// Returns the name of a kernel for tables of this shape.
 pub(crate) fn entry(kernel: &str, shape: &TableShape) -> String {
-    format!("{kernel}<{}<{}>>", table(shape), shape.width().key_type())
+    format!("{kernel}<{}<{}>>", table(shape), shape.width().row_type())
 }
 
 /// Returns the name of a kernel for tables that are interleaved over several GPUs.
 pub(crate) fn entry_of_interleaved(kernel: &str, width: Width) -> String {
-    format!("{kernel}<Interleaved<{}>>", width.key_type())
+    format!("{kernel}<Interleaved<{}>>", width.row_type())
 }
 
 /// Returns the name of a kernel for interleaved tables that works only on rows whose search begins in the GPU's own
 /// memory.
 pub(crate) fn entry_of_own(kernel: &str, width: Width) -> String {
-    format!("{kernel}_own<{}>", width.key_type())
+    format!("{kernel}_own<{}>", width.row_type())
 }
 
 /// Returns the name of a kernel for columns of this width.
 pub(crate) fn entry_of(kernel: &str, width: Width) -> String {
-    format!("{kernel}<{}>", width.key_type())
+    format!("{kernel}<{}>", width.row_type())
 }
 
 /// Returns the specifications of all programs.
@@ -285,16 +285,16 @@ pub(crate) static PARTITIONS: LazyLock<Program> = LazyLock::new(|| Program::new(
 pub(crate) static WORKLOAD: LazyLock<Program> = LazyLock::new(|| Program::new(workload_spec()));
 
 fn index_spec() -> ProgramSpec {
-    let shapes = [Width::Four, Width::Eight].map(|width| {
+    let linear = Width::ALL.map(|width| TableShape::linear_probing(width, 1));
+    let single = Width::ALL.into_iter().filter(|width| width.is_single());
+    let others = single.flat_map(|width| {
         [
             TableShape::perfect(width, 0..1),
-            TableShape::linear_probing(width, 1),
             TableShape::bucketed(width, 1),
         ]
     });
-    let of_composite_keys = [TableShape::linear_probing(Width::Composite, 1)];
-    let entries = shapes.as_flattened().iter().chain(&of_composite_keys);
-    let entries = entries.flat_map(|shape| [entry("insert", shape), entry("probe", shape)]);
+    let shapes = linear.into_iter().chain(others);
+    let entries = shapes.flat_map(|shape| ["insert", "probe"].map(|it| entry(it, &shape)));
     let interleaved = [Width::Four, Width::Eight].map(|width| {
         let of_all = ["insert", "probe"].map(|kernel| entry_of_interleaved(kernel, width));
         let of_own = ["insert", "probe"].map(|kernel| entry_of_own(kernel, width));
@@ -313,7 +313,7 @@ fn index_spec() -> ProgramSpec {
 }
 
 fn partitions_spec() -> ProgramSpec {
-    let entries = [Width::Four, Width::Eight].map(|width| {
+    let entries = Width::ALL.map(|width| {
         let table = TableShape::linear_probing(width, 1);
         let divide = ["sift", "count_rows", "place_slices", "copy_rows"];
         let divide = divide.map(|it| entry_of(it, width));
@@ -331,8 +331,7 @@ fn partitions_spec() -> ProgramSpec {
 }
 
 fn workload_spec() -> ProgramSpec {
-    let widths = [Width::Four, Width::Eight, Width::Composite];
-    let entries = widths.map(|width| entry_of("generate", width));
+    let entries = Width::ALL.map(|width| entry_of("generate", width));
     let source = include_str!("workload.cu");
     spec("workload.cu", source, &[], entries.to_vec())
 }

@@ -6,23 +6,25 @@
 // for each lane, so that no lane is idle in accesses to the table. All lanes of the warp must call each function.
 template <class Work>
 struct OwnRows {
-    using Word = typename Work::Word;
+    using Row = typename Work::Row;
+    using Key = typename Row::Key;
+    using Payload = typename Row::Payload;
     // Number of rows that a lane, and a warp, reads at once. They work on as many at once.
-    static constexpr u32 kRows = Columns<Word>::kPerVector, kRowsOfWarp = kLanes * kRows;
+    static constexpr u32 kRows = Columns<Row>::kPerVector, kRowsOfWarp = kLanes * kRows;
     // Room for the rows that wait, fewer than kRowsOfWarp, and for those that the warp reads.
     static constexpr u32 kRoom = 2 * kRowsOfWarp;
 
     // The table, which tells what slots are this GPU's own.
-    const Interleaved<Word> table;
+    const Interleaved<Row> table;
     Work& work;
-    Word* keys;
-    Word* payloads;
+    Key* keys;
+    Payload* payloads;
     u32 count;
 
-    __device__ bool is_own(Word key) const { return table.is_own(table.home(key)); }
+    __device__ bool is_own(Key key) const { return table.is_own(table.home(key)); }
 
     // Adds the own rows of a lane's vector, if it has one. Works on rows if there are enough.
-    __device__ __forceinline__ void add(const Word (&key)[kRows], const Word (&payload)[kRows], bool has_rows) {
+    __device__ __forceinline__ void add(const Key (&key)[kRows], const Payload (&payload)[kRows], bool has_rows) {
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) {
             const bool is_added = has_rows && is_own(key[i]);
@@ -39,7 +41,8 @@ struct OwnRows {
 
     // Works on the last kRowsOfWarp rows.
     __device__ __forceinline__ void work_on_last() {
-        Word key[kRows], payload[kRows];
+        Key key[kRows];
+        Payload payload[kRows];
         count -= kRowsOfWarp;
         __syncwarp();
 #pragma unroll
@@ -57,20 +60,22 @@ struct OwnRows {
     __device__ void work_on_rest() {
         __syncwarp();
         for (u32 place = this_lane(); place < count; place += kLanes) {
-            Word key[1] = {keys[place]}, payload[1] = {payloads[place]};
+            Key key[1] = {keys[place]};
+            Payload payload[1] = {payloads[place]};
             work(key, payload);
         }
     }
 
     // Adds the rows of all vectors. The lanes of a warp take the same number of steps.
-    __device__ __forceinline__ void add_vectors(const Columns<Word>& columns, u64 whole) {
+    __device__ __forceinline__ void add_vectors(const Columns<Row>& columns, u64 whole) {
         for (u64 first = this_thread() - this_lane(); first < whole; first += threads()) {
             const u64 vector = first + this_lane();
             const bool has_rows = vector < whole;
-            Word key[kRows], payload[kRows];
+            Key key[kRows];
+            Payload payload[kRows];
             if (has_rows) {
-                load_vector(columns.keys + vector * kRows, key);
-                load_vector(columns.payloads + vector * kRows, payload);
+                load_values<kRows>(columns.keys + vector * kRows, key);
+                load_values<kRows>(columns.payloads + vector * kRows, payload);
             }
             add(key, payload, has_rows);
         }
@@ -81,15 +86,18 @@ struct OwnRows {
 // Every thread of the grid must call this. Rows behind the last vector do not wait for others.
 template <class Work>
 __device__ inline void each_own(const Rows& rows, const HashIndexRef& index, Work& work) {
-    using Word = typename Work::Word;
-    __shared__ Word keys[kThreads / kLanes][OwnRows<Work>::kRoom], payloads[kThreads / kLanes][OwnRows<Work>::kRoom];
+    using Row = typename Work::Row;
+    constexpr u32 kWarps = kThreads / kLanes, kRoom = OwnRows<Work>::kRoom;
+    __shared__ typename Row::Key keys[kWarps][kRoom];
+    __shared__ typename Row::Payload payloads[kWarps][kRoom];
     OwnRows<Work> own{{index}, work, keys[this_warp()], payloads[this_warp()], 0};
-    const Columns<Word> columns(rows);
+    const Columns<Row> columns(rows);
     const u64 whole = columns.vectors();
     own.add_vectors(columns, whole);
     own.work_on_rest();
     for (u64 row = whole * columns.kPerVector + this_thread(); row < columns.count; row += threads()) {
-        Word key[1] = {columns.keys[row]}, payload[1] = {columns.payloads[row]};
+        typename Row::Key key[1] = {columns.keys[row]};
+        typename Row::Payload payload[1] = {columns.payloads[row]};
         if (own.is_own(key[0])) work(key, payload);
     }
 }

@@ -2,33 +2,35 @@
 #pragma once
 #include "rows.cuh"
 
-template <class W>
+template <class R>
 struct Perfect {
-    using Word = W;
+    using Row = R;
+    using Key = typename R::Key;
+    using Payload = typename R::Payload;
     // Blocks of a multiprocessor: as many as the compiler finds right.
     static constexpr u32 kBlocks = 0;
 
     const HashIndexRef& index;
 
     // Returns the slot of a key; one beyond the table if the key is out of its range.
-    __device__ u64 slot_of(Word key) const { return static_cast<u64>(key) - index.first_key; }
-    __device__ Word* payloads() const { return reinterpret_cast<Word*>(index.slots); }
+    __device__ u64 slot_of(Key key) const { return static_cast<u64>(key) - index.first_key; }
+    __device__ Payload* payloads() const { return reinterpret_cast<Payload*>(index.slots); }
 
     struct Insert;
     struct Probe;
 };
 
-template <class W>
-struct Perfect<W>::Insert {
-    using Word = W;
-    const Perfect<W> table;
+template <class R>
+struct Perfect<R>::Insert {
+    using Row = R;
+    const Perfect<R> table;
     Outcome* outcome;
     Inserted inserted;
 
     __device__ Insert(const HashIndexRef& index, Outcome* to) : table{index}, outcome(to) {}
 
     template <u32 kRows>
-    __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Word (&payloads)[kRows]) {
+    __device__ __forceinline__ void operator()(const Key (&keys)[kRows], const Payload (&payloads)[kRows]) {
         if (has_failed(outcome)) return;
         u32 before[kRows];
 #pragma unroll
@@ -43,7 +45,7 @@ struct Perfect<W>::Insert {
     static __device__ u32 bit(u64 slot) { return 1u << slot % 32; }
 
     // `before` is what the bits of the slot's word were.
-    __device__ void store(u64 slot, Word payload, u32 before) {
+    __device__ void store(u64 slot, Payload payload, u32 before) {
         if (slot >= table.index.slot_count) {
             atomicOr(&outcome->failures, kKeyOutOfRange);
         } else if (before & bit(slot)) {
@@ -55,16 +57,16 @@ struct Perfect<W>::Insert {
     }
 };
 
-template <class W>
-struct Perfect<W>::Probe {
-    using Word = W;
-    const Perfect<W> table;
+template <class R>
+struct Perfect<R>::Probe {
+    using Row = R;
+    const Perfect<R> table;
     Found found;
 
     __device__ explicit Probe(const HashIndexRef& index) : table{index} {}
 
     template <u32 kRows>
-    __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Word (&payloads)[kRows]) {
+    __device__ __forceinline__ void operator()(const Key (&keys)[kRows], const Payload (&payloads)[kRows]) {
         bool matches[kRows];
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) matches[i] = table.slot_of(keys[i]) < table.index.slot_count;
@@ -76,7 +78,7 @@ struct Perfect<W>::Probe {
                 if (matches[i]) matches[i] = __ldg(table.index.taken + slot / 32) >> slot % 32 & 1;
             }
         }
-        Word values[kRows];
+        Payload values[kRows];
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) values[i] = matches[i] ? __ldg(table.payloads() + table.slot_of(keys[i])) : 0;
 #pragma unroll

@@ -30,23 +30,34 @@ __device__ inline bool operator==(const CompositeKey& a, const CompositeKey& b) 
 // Returns the hash of a composite key; as `hash_of_composite` in `shape.rs`.
 __device__ inline u64 hash_of(const CompositeKey& key) { return hash_of(hash_of(key.first) ^ key.second); }
 
-// The type of the payload of a key.
-template <class Key>
-struct PayloadType {
-    using Type = Key;
-};
-template <>
-struct PayloadType<CompositeKey> {
+// The type of a row's key in slots and buckets. Rows of which only one number has 8 bytes are stored as rows of two
+// such numbers.
+template <class Key, class Payload>
+struct StoredKey {
     using Type = u64;
 };
-template <class Key>
-using PayloadOf = typename PayloadType<Key>::Type;
+template <>
+struct StoredKey<u32, u32> {
+    using Type = u32;
+};
+template <class Payload>
+struct StoredKey<CompositeKey, Payload> {
+    using Type = CompositeKey;
+};
+
+// The types of a row.
+template <class K, class P>
+struct RowOf {
+    using Key = K;
+    using Payload = P;
+    using Stored = typename StoredKey<K, P>::Type;
+    static constexpr u32 kBytes = sizeof(Key) + sizeof(Payload);
+};
 
 // Steps after which a long search for a free slot looks whether another thread gave up.
 constexpr u32 kStepsBetweenLooks = 64;
 
-// Reads 16 bytes of a column, or the composite keys of two rows, which no thread reads again: they leave the caches
-// first.
+// Reads 16 bytes of a column, which no thread reads again: they leave the caches first.
 __device__ inline void load_vector(const u64* from, u64* to) {
     ulonglong2 vector = __ldcs(reinterpret_cast<const ulonglong2*>(from));
     to[0] = vector.x;
@@ -60,47 +71,53 @@ __device__ inline void load_vector(const u32* from, u32* to) {
     to[3] = vector.w;
 }
 __device__ inline void load_vector(const CompositeKey* from, CompositeKey* to) {
-#pragma unroll
-    for (u32 i = 0; i < 2; i++) {
-        u64 numbers[2];
-        load_vector(&from[i].first, numbers);
-        to[i] = {numbers[0], numbers[1]};
-    }
+    u64 numbers[2];
+    load_vector(&from->first, numbers);
+    *to = {numbers[0], numbers[1]};
 }
 
-// A column of keys of the type `Word`, and one of their payloads.
-template <class Word>
-struct Columns {
-    using Payload = PayloadOf<Word>;
-    // Rows of a vector of payloads.
-    static constexpr u32 kPerVector = 16 / sizeof(Payload);
+// Reads kCount values of a column by vectors.
+template <u32 kCount, class Value>
+__device__ inline void load_values(const Value* from, Value* to) {
+    constexpr u32 kPerVector = 16 / sizeof(Value);
+#pragma unroll
+    for (u32 i = 0; i < kCount; i += kPerVector) load_vector(from + i, to + i);
+}
 
-    const Word* keys;
+// A column of keys, and one of their payloads; `R` has their types.
+template <class R>
+struct Columns {
+    using Key = typename R::Key;
+    using Payload = typename R::Payload;
+    // Least number of rows whose keys are whole vectors, and whose payloads are.
+    static constexpr u32 kPerVector = 16 / (sizeof(Key) < sizeof(Payload) ? sizeof(Key) : sizeof(Payload));
+
+    const Key* keys;
     const Payload* payloads;
     u64 count;
 
     __device__ explicit Columns(const Rows& rows)
-        : keys(reinterpret_cast<const Word*>(rows.keys)),
+        : keys(reinterpret_cast<const Key*>(rows.keys)),
           payloads(reinterpret_cast<const Payload*>(rows.payloads)),
           count(rows.count) {}
 
-    // Returns the number of vectors at the beginning of the columns: 0 if a column is not aligned to vectors.
+    // Returns how many times kPerVector rows the columns begin with: 0 if a column is not aligned to vectors.
     __device__ u64 vectors() const {
         u64 addresses = reinterpret_cast<u64>(keys) | reinterpret_cast<u64>(payloads);
         return addresses % 16 == 0 ? count / kPerVector : 0;
     }
 
-    // Works on kVectors vectors, which are `stride` apart.
+    // Works on kVectors times kPerVector rows, which are `stride` apart.
     template <u32 kVectors, class Work>
     __device__ void of_vectors(u64 first, u64 stride, Work& work) const {
-        Word key[kVectors * kPerVector];
+        Key key[kVectors * kPerVector];
         Payload payload[kVectors * kPerVector];
 #pragma unroll
         for (u32 v = 0; v < kVectors; v++)
-            load_vector(keys + (first + v * stride) * kPerVector, key + v * kPerVector);
+            load_values<kPerVector>(keys + (first + v * stride) * kPerVector, key + v * kPerVector);
 #pragma unroll
         for (u32 v = 0; v < kVectors; v++)
-            load_vector(payloads + (first + v * stride) * kPerVector, payload + v * kPerVector);
+            load_values<kPerVector>(payloads + (first + v * stride) * kPerVector, payload + v * kPerVector);
         work(key, payload);
     }
 
@@ -115,7 +132,7 @@ struct Columns {
             of_vectors<kVectors>(vector, stride, work);
         for (; vector < whole; vector += stride) of_vectors<1>(vector, stride, work);
         for (u64 row = whole * kPerVector + thread; row < count; row += stride) {
-            Word key[1] = {keys[row]};
+            Key key[1] = {keys[row]};
             Payload payload[1] = {payloads[row]};
             work(key, payload);
         }

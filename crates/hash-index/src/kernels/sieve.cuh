@@ -35,6 +35,9 @@ __device__ inline HeavyRows* heavy_rows(const Sifting& a, u64 key, u64 hash) {
     }
 }
 
+// Composite keys are not kept apart.
+__device__ inline HeavyRows* heavy_rows(const Sifting&, const CompositeKey&, u64) { return nullptr; }
+
 // The bits of a key in a blocked Bloom filter: four in one word, so that one access adds the key or finds it.
 struct PlaceInFilter {
     u64* word;
@@ -50,10 +53,11 @@ struct PlaceInFilter {
 };
 
 // Writes a bit of `kept` for each row of a run: 1 if the row is divided.
-template <class Word>
+template <class R>
 __global__ void __launch_bounds__(kThreads) sift(const __grid_constant__ Sifting a) {
-    const Word* keys = reinterpret_cast<const Word*>(a.rows.keys);
-    const Word* payloads = reinterpret_cast<const Word*>(a.rows.payloads);
+    using Key = typename R::Key;
+    const Key* keys = reinterpret_cast<const Key*>(a.rows.keys);
+    const auto* payloads = reinterpret_cast<const typename R::Payload*>(a.rows.payloads);
     PendingRows pending;
     u64 filtered = 0;
     // All lanes of a warp take the same number of steps, because they vote.
@@ -61,7 +65,8 @@ __global__ void __launch_bounds__(kThreads) sift(const __grid_constant__ Sifting
         const u64 row = first + this_lane();
         bool is_kept = row < a.rows.count;
         if (is_kept) {
-            const u64 key = keys[row], hash = hash_of(key);
+            const Key key = keys[row];
+            const u64 hash = hash_of(key);
             if (HeavyRows* rows = heavy_rows(a, key, hash)) {
                 pending.add(rows, payloads[row]);
                 is_kept = false;

@@ -46,9 +46,10 @@ __device__ inline CompositeKey key_of<CompositeKey>(u64 number, const Generating
 }
 
 // Writes `count` rows of both columns of a side.
-template <class Key>
+template <class R>
 __global__ void __launch_bounds__(kThreads) generate(const __grid_constant__ Generating a) {
-    using Payload = PayloadOf<Key>;
+    using Key = typename R::Key;
+    using Payload = typename R::Payload;
     Key* keys = reinterpret_cast<Key*>(a.keys);
     Payload* payloads = reinterpret_cast<Payload*>(a.payloads);
     for (u64 i = this_thread(); i < a.count; i += threads()) {

@@ -56,13 +56,15 @@ impl Sieve {
     /// If device memory is too small, or the device fails.
     ///
     /// # Panics
-    /// If 2^64 - 1 is among the heavy keys.
+    /// If 2^64 - 1 is among the heavy keys, or there are some and keys are composite.
     pub fn new(
         cuda: &Cuda,
         run: RunShape,
         (heavy_keys, filter_rows): (&[u64], Option<u64>),
         stream: &Stream,
     ) -> Result<Sieve, JobError> {
+        let are_known = heavy_keys.is_empty() || run.width().is_single();
+        assert!(are_known, "heavy keys that are composite");
         let slots = heavy_slots(heavy_keys);
         let words = filter_words(filter_rows) as usize;
         let sieve = Sieve {

@@ -1,6 +1,7 @@
 //! Joins that every engine must compute, and the model that tells their answers.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::emulated::CHUNK_SLOTS;
 use crate::kernels::JoinTotals;
@@ -37,10 +38,9 @@ impl Case {
         totals
     }
 
-    /// Returns whether the keys are not composite, so that the case can be joined in partitions and with interleaved
-    /// tables.
-    pub(super) fn has_single_keys(&self) -> bool {
-        self.shape.width() != Width::Composite
+    /// Returns whether it can be joined with interleaved tables.
+    pub(super) fn is_uniform(&self) -> bool {
+        self.shape.width().is_uniform()
     }
 }
 
@@ -60,19 +60,23 @@ pub(super) fn columns(rows: &[(u128, u64)], width: Width) -> (Vec<u8>, Vec<u8>) 
 
 const WIDTHS: [Width; 2] = [Width::Four, Width::Eight];
 
-/// Returns the largest value of a width, which marks empty slots.
-pub(super) fn marker(width: Width) -> u64 {
-    match width {
-        Width::Four => u32::MAX.into(),
-        Width::Eight | Width::Composite => u64::MAX,
-    }
+/// Returns the largest number of some bytes, at most 8.
+fn largest(bytes: u64) -> u64 {
+    u64::MAX >> (64 - 8 * bytes)
 }
 
-/// Returns rows with keys from a list and random payloads.
+/// Returns the largest key of a width, which marks empty slots if the payloads are as wide.
+fn marker(width: Width) -> u64 {
+    largest(width.key_bytes())
+}
+
+/// Returns rows with keys from a list. Their payloads are the largest one, 0, and then random.
 fn with_payloads(keys: impl IntoIterator<Item = u128>, width: Width) -> Vec<(u128, u64)> {
     let mut random = fastrand::Rng::with_seed(7);
-    let mut payload = || random.u64(0..=marker(width));
-    keys.into_iter().map(|key| (key, payload())).collect()
+    let most = largest(width.bytes());
+    let others = std::iter::repeat_with(|| random.u64(0..=most));
+    let payloads = [most, 0].into_iter().chain(others);
+    keys.into_iter().zip(payloads).collect()
 }
 
 /// Returns distinct keys at random places of the width, without the marker.
@@ -113,6 +117,12 @@ pub(super) fn answered() -> Vec<Case> {
         cases.extend(sizes(width));
         cases.extend(with_duplicates(width));
         cases.extend(full(width));
+        cases.extend(dense(width));
+    }
+    for width in [Width::FourEight, Width::EightFour] {
+        cases.extend(sizes(width).into_iter().step_by(4));
+        cases.extend(with_duplicates(width));
+        cases.extend(full(width).into_iter().take(1));
         cases.extend(dense(width));
     }
     let bucketed: Vec<Case> = cases.iter().filter_map(in_buckets).collect();
@@ -256,16 +266,20 @@ fn of_last_gpu(count: u64, width: Width) -> Vec<u64> {
     keys
 }
 
-/// Returns joins of which 5 and 9 may be heavy keys: with matches of all rows, of some, and of none.
+/// Returns joins of which 5 and 9 may be heavy keys: with matches of all rows, of some, and of none. The keys of some
+/// are composite.
 pub(super) fn sifted() -> Vec<Case> {
+    let with_heavy = |width| {
+        let marker = marker(width);
+        let build = scattered(900, width).chain([9; 1500]).chain([marker; 3]);
+        let probe = scattered(1200, width).chain([9; 70]).chain([marker; 2]);
+        linear("a key among others", width, build, probe)
+    };
     let mut cases = Vec::new();
     for width in WIDTHS {
-        let marker = marker(width);
-        let with_heavy = scattered(900, width).chain([9; 1500]).chain([marker; 3]);
-        let probe = scattered(1200, width).chain([9; 70]).chain([marker; 2]);
         cases.extend([
             linear("one key in all rows", width, [9; 9000], [9; 300]),
-            linear("a key among others", width, with_heavy, probe),
+            with_heavy(width),
             linear(
                 "no match",
                 width,
@@ -286,6 +300,14 @@ pub(super) fn sifted() -> Vec<Case> {
             ),
         ]);
     }
+    let keys = |rows: Range<u64>| rows.map(|row| pair(row % 7, row));
+    cases.push(linear_of(
+        "a tenth matches",
+        Width::Composite,
+        keys(0..700),
+        keys(630..1330),
+    ));
+    cases.extend([Width::FourEight, Width::EightFour].map(with_heavy));
     cases
 }
 

@@ -3,18 +3,17 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use forebay_device::cuda::{
-    DevicePointer, DevicePointerMut, DeviceType, KernelArguments, ProgramSpec,
-};
+use forebay_device::cuda::{DevicePointer, DevicePointerMut, DeviceType, KernelArguments};
 use tempfile::TempDir;
 
 use super::cases::Case;
 use crate::index::{Contents, check_room};
 use crate::kernels::{
     Dividing, Emptying, Generating, HashIndexRef, HeavyRows, Inserting, InsertingPartition,
-    JoinTotals, Outcome, PartitionRows, Probing, ProbingPartition, Rows, Run, SLICE_ROWS, Sifting,
-    Slice, WritingRun, entry, entry_of, entry_of_interleaved, entry_of_own, kernels,
+    JoinTotals, Outcome, PartitionRows, Probing, ProbingPartition, Rows, Run, Sifting, Slice,
+    WritingRun, entry, entry_of, entry_of_interleaved, entry_of_own, kernels,
 };
 use crate::partitions::sieve::{filter_words, heavy_slots, kept_words, matches};
 use crate::partitions::tables;
@@ -45,25 +44,47 @@ pub(super) fn has_compiler() -> bool {
     found
 }
 
-/// The kernels as programs, one for each kind of arguments. A number behind the arguments selects the kernel.
-pub(super) struct Emulated {
-    folder: TempDir,
-    insert: PathBuf,
-    probe: PathBuf,
-    empty: PathBuf,
-    generate: PathBuf,
-    sift: PathBuf,
-    divide: PathBuf,
-    write_run: PathBuf,
-    insert_partition: PathBuf,
-    probe_partition: PathBuf,
+/// The kernels that take the same arguments: a program. A number behind the arguments selects the kernel.
+struct Program {
+    /// Index of the source.
+    source: usize,
+    kernels: &'static [&'static str],
+    arguments: &'static str,
+    /// The program, from its first run on.
+    compiled: OnceLock<PathBuf>,
 }
 
+/// The kernels as programs, and the folder in which they are compiled.
+pub(super) struct Emulated {
+    folder: TempDir,
+    insert: Program,
+    probe: Program,
+    empty: Program,
+    generate: Program,
+    sift: Program,
+    divide: Program,
+    write_run: Program,
+    insert_partition: Program,
+    probe_partition: Program,
+}
+
+/// The programs of the tests that run now.
+static SHARED: Mutex<Weak<Emulated>> = Mutex::new(Weak::new());
+
 impl Emulated {
-    pub(super) fn new() -> Emulated {
+    /// Returns the programs, which tests that run at the same time share.
+    pub(super) fn shared() -> Arc<Emulated> {
+        let mut shared = SHARED.lock().expect("no panic before");
+        shared.upgrade().unwrap_or_else(|| {
+            let emulated = Arc::new(Emulated::new());
+            *shared = Arc::downgrade(&emulated);
+            emulated
+        })
+    }
+
+    fn new() -> Emulated {
         let folder = TempDir::new().expect("room");
-        let specs = kernels();
-        for (name, text) in specs.iter().flat_map(|spec| &spec.headers) {
+        for (name, text) in kernels().iter().flat_map(|spec| &spec.headers) {
             let emulation = include_str!("../../../tables-gpu/src/tests/emulated.cuh");
             let text = match name.as_str() {
                 "device.cuh" => [emulation, include_str!("emulated.cuh")].concat(),
@@ -75,20 +96,22 @@ impl Emulated {
             };
             fs::write(folder.path().join(name), text).expect("room");
         }
-        let compiled = |spec: &ProgramSpec, kernels: &[&str], arguments: &str| {
-            compile(&folder, spec, kernels, arguments)
+        let program = |source, kernels: &'static [&'static str], arguments| Program {
+            source,
+            kernels,
+            arguments,
+            compiled: OnceLock::new(),
         };
-        let of_partitions = &specs[2];
         Emulated {
-            insert: compiled(&specs[0], &["insert"], "Inserting"),
-            probe: compiled(&specs[0], &["probe"], "Probing"),
-            empty: compiled(&specs[0], &["empty_slots"], "Emptying"),
-            generate: compiled(&specs[1], &["generate"], "Generating"),
-            sift: compiled(of_partitions, &["sift"], "Sifting"),
-            divide: compiled(of_partitions, &DIVIDE, "Dividing"),
-            write_run: compiled(of_partitions, &["write_run"], "WritingRun"),
-            insert_partition: compiled(of_partitions, &["insert_partition"], "InsertingPartition"),
-            probe_partition: compiled(of_partitions, &["probe_partition"], "ProbingPartition"),
+            insert: program(0, &["insert"], "Inserting"),
+            probe: program(0, &["probe"], "Probing"),
+            empty: program(0, &["empty_slots"], "Emptying"),
+            generate: program(1, &["generate"], "Generating"),
+            sift: program(2, &["sift"], "Sifting"),
+            divide: program(2, &DIVIDE, "Dividing"),
+            write_run: program(2, &["write_run"], "WritingRun"),
+            insert_partition: program(2, &["insert_partition"], "InsertingPartition"),
+            probe_partition: program(2, &["probe_partition"], "ProbingPartition"),
             folder,
         }
     }
@@ -96,7 +119,7 @@ impl Emulated {
     /// Runs a kernel over an image of memory.
     fn run<A: KernelArguments>(
         &self,
-        program: &PathBuf,
+        program: &Program,
         (entry, entries): (&str, &[String]),
         arguments: &A,
         (memory, blocks): (&mut Image, u32),
@@ -108,7 +131,9 @@ impl Emulated {
         memory.bytes[..head.len()].copy_from_slice(&head);
         let file = tempfile::NamedTempFile::new_in(self.folder.path()).expect("room");
         fs::write(file.path(), &memory.bytes).expect("room");
-        let run = Command::new(program)
+        let compiled = || compile(&self.folder, program);
+        let compiled = program.compiled.get_or_init(compiled);
+        let run = Command::new(compiled)
             .arg(file.path())
             .arg(format!("{BASE:x}"))
             // No flag is looked at.
@@ -189,7 +214,7 @@ impl Emulated {
             let emptying = Emptying {
                 slots: DevicePointerMut::new(slots),
                 bytes: shape.slot_bytes(),
-                chunk_bytes: CHUNK_SLOTS * 2 * shape.width().bytes(),
+                chunk_bytes: CHUNK_SLOTS * shape.bytes_of_slot(),
                 gpus,
                 gpu,
                 blocks_of_chunk: 2,
@@ -369,7 +394,7 @@ impl Emulated {
             from: DevicePointer::new(from),
             to: DevicePointerMut::new(to),
             last: DevicePointer::new(last),
-            value_bytes: shape.width().bytes(),
+            row_bytes: shape.width().row_bytes(),
         };
         let selected = ("write_run", &kernels()[2].entries[..]);
         self.run(&self.write_run, selected, &writing, (image, blocks));
@@ -498,27 +523,19 @@ fn assert_is_as_on_host(
         let found: Vec<Slice> = found.map(Slice::read).take(slices.len()).collect();
         assert_eq!(format!("{slices:?}"), format!("{found:?}"));
         for slice in slices {
-            let by_kernels = rows_of(image.at(run.rows.address()), slice, width);
-            assert!(by_kernels == rows_of(&on_host, slice, width), "{slice:?}");
+            let by_kernels = slice.sorted_rows(image.at(run.rows.address()), width);
+            let by_host = slice.sorted_rows(&on_host, width);
+            assert!(by_kernels == by_host, "{slice:?} of {shape:?}");
         }
     }
 }
 
-/// Returns the keys and payloads of a slice of a run, in ascending order of their bytes.
-fn rows_of(run: &[u8], slice: Slice, width: Width) -> Vec<(&[u8], &[u8])> {
-    let (bytes, count) = (width.bytes() as usize, slice.count as usize);
-    let values = |first: u32| run.chunks(bytes).skip(first as usize).take(count);
-    let room = slice.count.next_multiple_of(SLICE_ROWS);
-    let rows = values(slice.begin).zip(values(slice.begin + room));
-    let mut rows: Vec<_> = rows.collect();
-    rows.sort_unstable();
-    rows
-}
-
 /// Compiles kernels that take the same arguments.
-fn compile(folder: &TempDir, spec: &ProgramSpec, kernels: &[&str], arguments: &str) -> PathBuf {
+fn compile(folder: &TempDir, program: &Program) -> PathBuf {
+    let spec = kernels().swap_remove(program.source);
+    let (wanted, arguments) = (program.kernels, program.arguments);
     let cases = spec.entries.iter().enumerate();
-    let is_one = |entry: &str| kernels.iter().any(|kernel| entry.starts_with(kernel));
+    let is_one = |entry: &str| wanted.iter().any(|kernel| entry.starts_with(kernel));
     let cases = cases.filter(|(_, entry)| is_one(entry));
     let cases: String = cases
         .map(|(index, entry)| format!("    if (f.kernel == {index}) {entry}(f.arguments);\n"))

@@ -105,7 +105,7 @@ fn place(device: &Device, rows: &[(u128, u64)], width: Width, place: Place) -> D
                 payloads: pinned(device, &payloads),
             };
         }
-        Place::Unaligned => width.bytes() as usize,
+        Place::Unaligned => 8,
         Place::Device => 0,
     };
     on(device, move |cuda| DeviceRows {
@@ -213,6 +213,12 @@ fn a_gpu_joins_generated_sides_with_every_table_while_all_threads_insert() {
         (Width::Eight, 1 << 20, ProbeKeys::Uniform),
         (
             Width::Eight,
+            1_500_001,
+            ProbeKeys::Matching { thousandths: 300 },
+        ),
+        (Width::FourEight, 1 << 20, ProbeKeys::Uniform),
+        (
+            Width::EightFour,
             1_500_001,
             ProbeKeys::Matching { thousandths: 300 },
         ),
@@ -404,14 +410,13 @@ fn a_gpu_counts_rows_that_many_blocks_insert_with_the_same_key() {
     let in_turn = (0..5 * KEYS).map(|row| (row % KEYS, row));
     let one_often = (0..KEYS).map(|row| (if row % 40 == 0 { 7 } else { 1_000 + row }, row));
     let all: [Vec<(u64, u64)>; 2] = [in_turn.collect(), one_often.collect()];
-    let widths = [Width::Four, Width::Eight, Width::Composite];
     for (rows, width) in all
         .iter()
-        .flat_map(|rows| widths.map(|width| (rows, width)))
+        .flat_map(|rows| Width::ALL.map(|width| (rows, width)))
     {
-        let key_of = |number: u64| match width {
-            Width::Four | Width::Eight => u128::from(number),
-            Width::Composite => pair(number / 300, number % 300),
+        let key_of = |number: u64| match width.is_single() {
+            true => u128::from(number),
+            false => pair(number / 300, number % 300),
         };
         let keyed = rows.iter().map(|(key, payload)| (key_of(*key), *payload));
         let keyed: Vec<(u128, u64)> = keyed.collect();

@@ -145,13 +145,13 @@ fn a_table_without_room_for_all_rows_is_not_finished() {
 #[test]
 fn partitions_on_the_host_agree_with_the_model() {
     for (bits, threads) in [(0, 1), (1, 7), (5, 2), (10, 3)] {
-        for case in answered().into_iter().filter(Case::has_single_keys) {
+        for case in answered() {
             let found = by_partitions(&case, bits, threads);
             let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
             assert_eq!(found, case.answer(), "{} in 2^{bits} partitions", case.name);
         }
         for (case, part) in refused() {
-            if case.build.len() > 1000 && case.has_single_keys() {
+            if case.build.len() > 1000 {
                 let error = by_partitions(&case, bits, threads).expect_err(&case.name);
                 assert!(error.to_string().contains(part), "{}: {error}", case.name);
             }
@@ -168,6 +168,17 @@ fn large_sides_are_joined_by_several_runs_and_a_heavy_partition_by_all_threads()
         probe_rows: 700_000,
         probe_keys: ProbeKeys::Uniform,
     };
+    for width in [Width::EightFour, Width::Composite] {
+        let workload = Workload { width, ..workload };
+        let case = Case {
+            name: format!("several runs, {width:?}"),
+            shape: TableShape::linear_probing(width, 300_000),
+            build: side_of(&workload, Side::Build),
+            probe: side_of(&workload, Side::Probe),
+        };
+        let found = by_partitions(&case, 3, 2).expect("a join");
+        assert_eq!(found, workload.answer(2), "{}", case.name);
+    }
     let mut case = Case {
         name: "several runs".to_owned(),
         shape: TableShape::bucketed(Width::Four, 300_000),
@@ -192,11 +203,10 @@ fn kernels_emulated_on_the_cpu_agree_with_the_model() {
     if !has_compiler() {
         return;
     }
-    let emulated = Emulated::new();
+    let emulated = Emulated::shared();
     check(|case| emulated.join(case, (0, 1, None), 3));
     for case in answered().iter().step_by(3) {
-        let bytes = case.shape.width().bytes() as usize;
-        let found = emulated.join(case, (bytes, 1, None), 1);
+        let found = emulated.join(case, (8, 1, None), 1);
         let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
         assert_eq!(found, case.answer(), "{} by single values", case.name);
     }
@@ -209,9 +219,9 @@ fn kernels_of_interleaved_tables_emulated_on_the_cpu_agree_with_the_model() {
     if !has_compiler() {
         return;
     }
-    let emulated = Emulated::new();
+    let emulated = Emulated::shared();
     let is_by_slots =
-        |case: &Case| case.shape.method() == TableMethod::LinearProbing && case.has_single_keys();
+        |case: &Case| case.shape.method() == TableMethod::LinearProbing && case.is_uniform();
     let cases = answered().into_iter().filter(is_by_slots);
     for (index, case) in cases.chain(over_gpus()).enumerate() {
         let (gpus, blocks) = ([2, 4][index % 2], [1, 2, 3][index % 3]);
@@ -236,19 +246,25 @@ fn kernels_of_interleaved_tables_emulated_on_the_cpu_agree_with_the_model() {
     }
 }
 
+/// Returns the bytes of this number of slots of a table with linear probing.
+fn linear_bytes(case: &Case, slots: u64) -> u64 {
+    TableShape::with_slots(TableMethod::LinearProbing, case.shape.width(), slots).slot_bytes()
+}
+
 /// Several runs, of which the last is shorter; also with tables that have no room for all runs of a partition.
 #[test]
 fn kernels_of_partitions_emulated_on_the_cpu_agree_with_the_model() {
     if !has_compiler() {
         return;
     }
-    let emulated = Emulated::new();
-    let is_by_hash =
-        |case: &Case| case.shape.method() == TableMethod::LinearProbing && case.has_single_keys();
+    let emulated = Emulated::shared();
+    let is_by_hash = |case: &Case| case.shape.method() == TableMethod::LinearProbing;
     let cases = answered().into_iter().filter(is_by_hash);
+    let (uniform, others): (Vec<Case>, Vec<Case>) = cases.partition(Case::is_uniform);
+    let cases = uniform.into_iter().chain(others.into_iter().step_by(3));
     for (index, case) in cases.enumerate() {
         let (run_rows, bits, slots) = [(100, 2, 256), (1000, 0, 2048), (33, 3, 128)][index % 3];
-        let bytes = slots * 2 * case.shape.width().bytes();
+        let bytes = linear_bytes(&case, slots);
         let found = emulated.join_partitions(&case, (run_rows, bits), (bytes, None), 3);
         let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
         let expected = (case.answer(), 0);
@@ -262,16 +278,20 @@ fn kernels_of_sieves_emulated_on_the_cpu_agree_with_the_model() {
     if !has_compiler() {
         return;
     }
-    let emulated = Emulated::new();
+    let emulated = Emulated::shared();
     for (index, case) in sifted().iter().enumerate() {
         let (run_rows, bits, slots) = [(1000, 2, 2048), (333, 0, 2048), (500, 1, 1024)][index % 3];
-        let bytes = slots * 2 * case.shape.width().bytes();
+        let bytes = linear_bytes(case, slots);
         let keys: BTreeSet<u128> = case.build.iter().map(|row| row.0).collect();
         let unmatched = case.probe.iter().filter(|row| !keys.contains(&row.0));
         let unmatched = unmatched.count() as u64;
         for asked in [(&[5, 9][..], index % 2 == 0), (&[], true)] {
             if asked.0.is_empty() && case.build.len() > 4096 {
                 // A table has no room for as many rows of a key.
+                continue;
+            }
+            if !asked.0.is_empty() && !case.shape.width().is_single() {
+                // Composite keys are not kept apart.
                 continue;
             }
             let name = format!("{}, {asked:?}", case.name);
@@ -296,7 +316,7 @@ fn the_emulated_kernel_generates_what_the_host_does() {
     if !has_compiler() {
         return;
     }
-    let emulated = Emulated::new();
+    let emulated = Emulated::shared();
     let matching = |thousandths| ProbeKeys::Matching { thousandths };
     for (width, build_rows, probe_keys) in [
         (Width::Four, 1, ProbeKeys::Uniform),
@@ -304,6 +324,8 @@ fn the_emulated_kernel_generates_what_the_host_does() {
         (Width::Four, 1000, matching(0)),
         (Width::Four, 1000, matching(300)),
         (Width::Eight, 1000, matching(1000)),
+        (Width::FourEight, 1000, ProbeKeys::Uniform),
+        (Width::EightFour, 33, matching(300)),
         (Width::Composite, 1000, matching(300)),
     ] {
         let workload = Workload {
@@ -330,6 +352,8 @@ fn the_answer_of_a_workload_is_that_of_the_host_engine() {
         (Width::Eight, ProbeKeys::Uniform),
         (Width::Four, ProbeKeys::Matching { thousandths: 400 }),
         (Width::Eight, ProbeKeys::Zipf { hundredths: 125 }),
+        (Width::FourEight, ProbeKeys::Uniform),
+        (Width::EightFour, ProbeKeys::Uniform),
         (Width::Composite, ProbeKeys::Matching { thousandths: 400 }),
     ] {
         let workload = Workload {
@@ -340,9 +364,9 @@ fn the_answer_of_a_workload_is_that_of_the_host_engine() {
         };
         let case = Case {
             name: format!("{workload:?}"),
-            shape: match width {
-                Width::Composite => TableShape::linear_probing(width, workload.build_rows),
-                Width::Four | Width::Eight => TableShape::perfect(width, 0..workload.build_rows),
+            shape: match width.is_single() {
+                true => TableShape::perfect(width, 0..workload.build_rows),
+                false => TableShape::linear_probing(width, workload.build_rows),
             },
             build: side_of(&workload, Side::Build),
             probe: side_of(&workload, Side::Probe),
@@ -357,10 +381,22 @@ fn tables_of_buckets_refuse_composite_keys() {
     let _ = TableShape::bucketed(Width::Composite, 1);
 }
 
+/// Rows of two widths are as wide in slots and buckets as the wider number, and in a table by key as their payloads.
 #[test]
-#[should_panic(expected = "partitions do not support composite keys")]
-fn partitions_refuse_composite_keys() {
-    let _ = crate::RunShape::new(Width::Composite, 1, 0);
+fn slots_have_the_bytes_of_their_rows() {
+    let bytes = |shape: TableShape| shape.slot_bytes() / shape.slots();
+    for (width, perfect, by_hash) in [
+        (Width::Four, 4, 8),
+        (Width::Eight, 8, 16),
+        (Width::FourEight, 8, 16),
+        (Width::EightFour, 4, 16),
+    ] {
+        assert_eq!(bytes(TableShape::perfect(width, 0..100)), perfect);
+        assert_eq!(bytes(TableShape::linear_probing(width, 100)), by_hash);
+        assert_eq!(bytes(TableShape::bucketed(width, 100)), by_hash);
+    }
+    let composite = TableShape::linear_probing(Width::Composite, 100);
+    assert_eq!(bytes(composite), 32);
 }
 
 #[test]

@@ -186,7 +186,7 @@ impl<'a> Feeder<'a> {
             let waited = oldest.done.wait();
             waited.map_err(|fault| JoinError::lost(&lane.device, &fault))?;
         }
-        let [keys, payloads] = side.part(lane.shape.width(), &rows);
+        let [keys, payloads] = side.part(&rows);
         let buffer = &lane.buffers[self.count % lane.buffers.len()];
         let (bytes, half) = (keys.len(), buffer.len() / 2);
         let to = [buffer.view(0..bytes), buffer.view(half..half + bytes)];

@@ -118,7 +118,7 @@ impl CoProcessing {
     /// If device memory is too small, or a device is not a GPU or is lost.
     ///
     /// # Panics
-    /// If the table is not one with linear probing, or has composite keys.
+    /// If the table is not one with linear probing, or its keys are not single numbers of the width of the payloads.
     pub fn new(
         devices: &[Arc<Device>],
         options: CoProcessingOptions,
@@ -129,7 +129,7 @@ impl CoProcessing {
             threads,
         } = options;
         assert_eq!(shape.method(), TableMethod::LinearProbing);
-        shape.width().assert_is_single("joins by CPU and GPUs");
+        shape.width().assert_is_uniform("joins by CPU and GPUs");
         let lanes = devices.iter().map(|device| Lane::new(device, shape, ring));
         Ok(CoProcessing {
             lanes: lanes.collect::<Result<_, _>>()?,

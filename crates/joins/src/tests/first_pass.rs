@@ -23,7 +23,7 @@ const PLACES: [[usize; 3]; 6] = [
 ];
 
 /// Returns the plan with another processor of the first pass.
-fn by(first_pass: FirstPass, plan: &JoinPlan) -> JoinPlan {
+pub(super) fn by(first_pass: FirstPass, plan: &JoinPlan) -> JoinPlan {
     JoinPlan {
         first_pass,
         ..plan.clone()
@@ -52,6 +52,9 @@ fn the_cpu_divides_sides_of_which_all_some_or_no_runs_spill() {
         (Width::Four, [100_003, 30_000]),
         (Width::Eight, [1, 4096]),
         (Width::Four, [10_000, 0]),
+        (Width::FourEight, [30_000, 50_001]),
+        (Width::EightFour, [50_001, 30_000]),
+        (Width::Composite, [30_000, 40_001]),
         (Width::Eight, [0, 0]),
     ] {
         let workload = Workload {

@@ -7,25 +7,24 @@ use forebay_cancel::Stop;
 use forebay_device::cuda::gpus;
 use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
 use forebay_hash_index::{
-    Column, DeviceRows, InterleavedRows, JoinTotals, ProbeKeys, Side, TableShape, Width, Workload,
+    DeviceRows, InterleavedRows, JoinTotals, ProbeKeys, Side, TableShape, Width, Workload,
 };
 
-use crate::{GpuSides, InterleavedJoin, JoinError, join_in_partitions, join_replicated, on_gpu};
-
-#[test]
-#[should_panic(expected = "partitions do not support composite keys")]
-fn partitions_of_gpus_refuse_composite_keys_at_once() {
-    let none = GpuSides {
-        build: Vec::new(),
-        probe: Vec::new(),
-    };
-    let _ = join_in_partitions(&[], Width::Composite, &none, &Stop::never());
-}
+use crate::{
+    GpuSides, InterleavedJoin, JoinError, join_in_partitions, join_replicated, on_gpu, timed,
+};
 
 #[test]
 #[should_panic(expected = "interleaved tables do not support composite keys")]
 fn interleaved_tables_refuse_composite_keys_at_once() {
     let shape = TableShape::linear_probing(Width::Composite, 8);
+    let _ = InterleavedJoin::new(&[], shape, InterleavedRows::All);
+}
+
+#[test]
+#[should_panic(expected = "interleaved tables do not support keys and payloads of two widths")]
+fn interleaved_tables_refuse_rows_of_two_widths_at_once() {
+    let shape = TableShape::linear_probing(Width::FourEight, 8);
     let _ = InterleavedJoin::new(&[], shape, InterleavedRows::All);
 }
 
@@ -82,18 +81,7 @@ pub(super) fn spread(gpus: &[Arc<Device>], workload: Workload, side: Side) -> Ve
     let of_gpu = |(gpu, device): (u64, &Arc<Device>)| {
         let rows = rows * gpu / count..rows * (gpu + 1) / count;
         on_gpu(device, move |cuda| {
-            let bytes = ((rows.end - rows.start) * workload.width.bytes()) as usize;
-            let (keys, payloads) = (
-                cuda.buffer::<u8>(bytes)?.all(),
-                cuda.buffer::<u8>(bytes)?.all(),
-            );
-            let stream = cuda.uploads().clone();
-            let columns = (&keys, &payloads);
-            drop(workload.generate_async(cuda, (side, rows), columns, &stream)?);
-            Ok(DeviceRows {
-                keys: Column::Device(keys),
-                payloads: Column::Device(payloads),
-            })
+            timed::generate(cuda, &workload, (side, rows))
         })
         .expect("memory for the rows")
     };
@@ -107,6 +95,9 @@ fn check(gpus: &[Arc<Device>], (width, rows): (Width, u64), sides: &GpuSides, an
     assert_eq!(report.totals, answer);
     let report = join_replicated(gpus, width, sides, &never).expect("it runs");
     assert_eq!(report.totals, answer, "replicated");
+    if !width.is_uniform() {
+        return;
+    }
     let shape = TableShape::linear_probing(width, rows);
     for which in [InterleavedRows::All, InterleavedRows::Own] {
         if which == InterleavedRows::Own && !gpus.len().is_power_of_two() {
@@ -130,6 +121,10 @@ fn gpus_join_the_rows_that_each_has() {
             (Width::Eight, 300_000, 1_000_000),
             // Several chunks of 2 MiB on each GPU, and several partitions.
             (Width::Eight, 1_100_000, 100_000),
+            (Width::FourEight, 300_000, 500_001),
+            (Width::EightFour, 300_001, 500_000),
+            (Width::Composite, 300_000, 500_001),
+            (Width::Composite, 3, 0),
             (Width::Eight, 1, 33),
             (Width::Four, 5, 0),
             (Width::Four, 0, 0),

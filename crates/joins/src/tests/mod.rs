@@ -4,6 +4,7 @@ mod disk;
 mod faults;
 mod first_pass;
 mod gpus;
+mod widths;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,22 +43,29 @@ pub(crate) fn gpu(bytes: u64) -> Option<(HaltingDevices, Arc<Device>)> {
     Some((devices.into(), device))
 }
 
+/// Returns columns of keys and payloads of 8 bytes in pinned memory.
+pub(crate) fn pinned(device: &Device, columns: (&[u8], &[u8])) -> PinnedColumns {
+    pinned_of(Width::Eight, device, columns)
+}
+
 /// Returns columns in pinned memory.
-pub(crate) fn pinned(device: &Device, (keys, payloads): (&[u8], &[u8])) -> PinnedColumns {
+fn pinned_of(width: Width, device: &Device, (keys, payloads): (&[u8], &[u8])) -> PinnedColumns {
     let column = |bytes: &[u8]| {
         let mut memory = AlignedBytes::zeroed(bytes.len());
         memory[..bytes.len()].copy_from_slice(bytes);
         let registered = device.register(memory).map_err(|(_, error)| error);
         Arc::new(registered.expect("the memory can be pinned"))
     };
-    PinnedColumns::new(column(keys), column(payloads), keys.len())
+    let rows = payloads.len() as u64 / width.bytes();
+    PinnedColumns::new(column(keys), column(payloads), width, rows)
 }
 
 pub(crate) fn generated(device: &Device, workload: &Workload, side: Side) -> PinnedColumns {
-    let bytes = (workload.rows(side) * workload.width.bytes()) as usize;
-    let (mut keys, mut payloads) = (vec![0; bytes], vec![0; bytes]);
+    let (rows, width) = (workload.rows(side), workload.width);
+    let column = |of_value: u64| vec![0; (rows * of_value) as usize];
+    let (mut keys, mut payloads) = (column(width.key_bytes()), column(width.bytes()));
     workload.generate(side, (&mut keys, &mut payloads), 2);
-    pinned(device, (&keys, &payloads))
+    pinned_of(width, device, (&keys, &payloads))
 }
 
 /// Returns the plan of a join without a filter, whose ring has chunks of 64 KiB.
@@ -124,7 +132,7 @@ fn a_gpu_joins_sides_of_which_all_some_or_no_runs_spill() {
             true => generated(&device, &workload, Side::Probe),
             false => {
                 let zeros = vec![0; (rows[1] * width.bytes()) as usize];
-                pinned(&device, (&zeros, &zeros))
+                pinned_of(width, &device, (&zeros, &zeros))
             }
         };
         let all = plan(width, rows, DEVICE_BYTES);
@@ -198,14 +206,14 @@ fn pinned_rows(device: &Device, rows: &[(u64, u64)], width: Width) -> PinnedColu
             .flat_map(|it| it.to_le_bytes().into_iter().take(bytes))
             .collect()
     };
-    pinned(device, (&column(|row| row.0), &column(|row| row.1)))
+    pinned_of(width, device, (&column(|row| row.0), &column(|row| row.1)))
 }
 
 /// Returns the matches, by a map.
 fn answer(build: &[(u64, u64)], probe: &[(u64, u64)], width: Width) -> JoinTotals {
-    let cut = |value: u64| match width {
-        Width::Four => u64::from(value as u32),
-        Width::Eight | Width::Composite => value,
+    let cut = |value: u64| match width.bytes() {
+        4 => u64::from(value as u32),
+        _ => value,
     };
     let mut map = BTreeMap::<u64, (u64, u64)>::new();
     for (key, payload) in build {

@@ -30,8 +30,12 @@ __device__ inline void add_group(u64* own, const u64* other) {
         u64* total = own + kSlotWord[s];
         const u64 value = other[kSlotWord[s]];
         const u64 before = *total;
+        if (is_wide_maximum(s)) {
+            raise_words(total[0], total[1], value, other[kSlotWord[s] + 1]);
+            continue;
+        }
         *total = kIsMaximum[s] ? max(before, value) : before + value;
-        if (kIsWide[s] && !kIsMaximum[s]) total[1] += other[kSlotWord[s] + 1] + (before + value < before ? 1 : 0);
+        if (kIsWide[s]) total[1] += other[kSlotWord[s] + 1] + (before + value < before ? 1 : 0);
     }
 }
 

@@ -10,10 +10,29 @@ using u128 = unsigned __int128;
 __device__ inline i128 wide_constant(u64 low, u64 high) {
     return static_cast<i128>(static_cast<u128>(high) << 64 | low);
 }
+__device__ inline i128 of_halves(i64 upper, i64 lower) {
+    return wide_constant(static_cast<u64>(lower), static_cast<u64>(upper));
+}
+
+// Returns the lowest bits of a number.
+template <u32 kBits> __device__ inline i64 part_of(i128 number) {
+    return static_cast<i64>(static_cast<u64>(number) & ((1ull << kBits) - 1));
+}
 
 // A number that orders as `value` does, above 0. A total of 0 is that of no row.
 __device__ inline u64 ordered(i64 value) { return static_cast<u64>(value) ^ 1ull << 63; }
 __device__ inline i64 plain(u64 ordered) { return static_cast<i64>(ordered ^ 1ull << 63); }
+
+// Of two words that order as a decimal does, the first: neither 0 nor ~0, as decimals have at most 38 digits. The
+// second is the lower half.
+__device__ inline u64 ordered_high(i128 decimal) { return ordered(static_cast<i64>(decimal >> 64)); }
+
+// Raises a maximum of two words, which no other thread changes.
+__device__ inline void raise_words(u64& high, u64& low, u64 other_high, u64 other_low) {
+    if (other_high < high || (other_high == high && other_low <= low)) return;
+    high = other_high;
+    low = other_low;
+}
 
 // An integer that orders as the bits of a float do, or these bits again.
 __device__ inline i64 with_order(i64 bits) { return bits ^ static_cast<i64>(static_cast<u64>(bits >> 63) >> 1); }

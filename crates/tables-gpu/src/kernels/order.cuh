@@ -265,7 +265,10 @@ struct State {
     __device__ void add_total(const State& before, u32 s) {
         const u32 w = kStateWord[s];
         if (kStateIsMaximum[s]) {
-            total[w] = max(total[w], before.total[w]);
+            if (kStateIsWide[s])
+                raise_words(total[w], total[w + 1], before.total[w], before.total[w + 1]);
+            else
+                total[w] = max(total[w], before.total[w]);
             return;
         }
         const u64 sum = total[w] + before.total[w];

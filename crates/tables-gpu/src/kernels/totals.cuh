@@ -16,12 +16,45 @@ __device__ inline void add_total(u64* total, bool is_wide, i64 number) {
     if (high != 0) atomicAdd(total + 1, high);
 }
 
-// Adds what a block has for a slot to the total in global memory.
-__device__ inline void finish_slot(u64* totals, u32 i, u64 value) {
+// Whether a slot is a maximum of 128 bits: of two words, for which a block has the slot and the one behind it.
+constexpr bool has_wide_maximum() {
+    for (u32 s = 0; s < kSlots; s++)
+        if (kIsMaximum[s] && kIsWide[s]) return true;
+    return false;
+}
+constexpr bool kHasWideMaximum = has_wide_maximum();
+__device__ inline bool is_wide_maximum(u32 s) { return kHasWideMaximum && kIsMaximum[s] && kIsWide[s]; }
+
+// Instead of the first word of a maximum while a thread changes both.
+constexpr u64 kLocked = ~0ull;
+
+// Raises a maximum of two words that several threads change. Few numbers are greater than all before, so that most
+// threads only look.
+__device__ inline void raise_total(u64* total, u64 high, u64 low) {
+    const volatile u64* now = total;
+    for (;;) {
+        const u64 seen = now[0];
+        if (seen == kLocked) continue;
+        if (seen > high) return;
+        // The second word is at least as new as the first.
+        __threadfence();
+        if (seen == high && now[1] >= low) return;
+        if (atomicCAS(total, seen, kLocked) != seen) continue;
+        if (seen < high || now[1] < low) atomicExch(total + 1, low);
+        __threadfence();
+        atomicExch(total, high);
+        return;
+    }
+}
+
+// Adds what a block has for a slot to the total in global memory; `low` is the second word of a maximum of two.
+__device__ inline void finish_slot(u64* totals, u32 i, u64 value, u64 low = 0) {
     if (value == 0) return;
     const u32 s = i % kSlots;
     u64* total = total_of(totals, i / kSlots, s);
-    if (kIsMaximum[s])
+    if (is_wide_maximum(s))
+        raise_total(total, value, low);
+    else if (kIsMaximum[s])
         atomicMax(total, value);
     else
         add_total(total, kIsWide[s], static_cast<i64>(value));
@@ -47,11 +80,16 @@ struct Registers : Numbered {
     }
     __device__ void add(u32, u32 s, i64 value) { slot[s] += static_cast<u64>(value); }
     __device__ void raise(u32, u32 s, u64 value) { slot[s] = max(slot[s], value); }
+    __device__ void raise_wide(u32, u32 s, u64 high, u64 low) { raise_words(slot[s], slot[s + 1], high, low); }
 
     // Adds the totals of the block to those in global memory. Every thread must call this.
     __device__ void finish(const Fragment& f) {
 #pragma unroll
         for (u32 s = 0; s < kSlots; s++) {
+            if (is_wide_maximum(s)) {
+                finish_slot(f.totals, s, slot[s], slot[s + 1]);
+                continue;
+            }
             u64 value = kIsMaximum[s] ? warp_max(slot[s]) : warp_sum(slot[s]);
             if (this_lane() == 0) finish_slot(f.totals, s, value);
         }
@@ -66,17 +104,24 @@ struct Private : Numbered {
     }
     __device__ void add(u32 group, u32 s, i64 value) { at(group, s) += static_cast<u64>(value); }
     __device__ void raise(u32 group, u32 s, u64 value) { at(group, s) = max(at(group, s), value); }
+    __device__ void raise_wide(u32 group, u32 s, u64 high, u64 low) {
+        raise_words(at(group, s), at(group, s + 1), high, low);
+    }
 
     __device__ void finish(const Fragment& f) {
         __syncthreads();
         for (u32 i = threadIdx.x; i < f.groups * kSlots; i += kThreads) {
-            u64 value = 0;
+            u64 value = 0, low = 0;
             // Each thread begins at another place, so that they read different banks.
             for (u32 t = 0; t < kThreads; t++) {
-                u64 one = memory[i * kThreads + (t + threadIdx.x) % kThreads];
-                value = kIsMaximum[i % kSlots] ? max(value, one) : value + one;
+                const u32 place = i * kThreads + (t + threadIdx.x) % kThreads;
+                u64 one = memory[place];
+                if (is_wide_maximum(i % kSlots))
+                    raise_words(value, low, one, memory[place + kThreads]);
+                else
+                    value = kIsMaximum[i % kSlots] ? max(value, one) : value + one;
             }
-            finish_slot(f.totals, i, value);
+            finish_slot(f.totals, i, value, low);
         }
     }
 };
@@ -96,9 +141,13 @@ struct OfBlock : Numbered {
         if (high != 0) atomicAdd(halves + 1, high);
     }
     __device__ void raise(u32 group, u32 s, u64 value) { atomicMax(memory + group * kSlots + s, value); }
+    __device__ void raise_wide(u32 group, u32 s, u64 high, u64 low) {
+        raise_total(memory + group * kSlots + s, high, low);
+    }
     __device__ void finish(const Fragment& f) {
         __syncthreads();
-        for (u32 i = threadIdx.x; i < f.groups * kSlots; i += kThreads) finish_slot(f.totals, i, memory[i]);
+        for (u32 i = threadIdx.x; i < f.groups * kSlots; i += kThreads)
+            finish_slot(f.totals, i, memory[i], is_wide_maximum(i % kSlots) ? memory[i + 1] : 0);
     }
 };
 
@@ -116,6 +165,9 @@ struct OfAll : Numbered {
     __device__ void start(const Fragment& f) { totals = f.totals; }
     __device__ void add(u32 group, u32 s, i64 value) { add_total(total_of(totals, group, s), kIsWide[s], value); }
     __device__ void raise(u32 group, u32 s, u64 value) { atomicMax(total_of(totals, group, s), value); }
+    __device__ void raise_wide(u32 group, u32 s, u64 high, u64 low) {
+        raise_total(total_of(totals, group, s), high, low);
+    }
     __device__ void finish(const Fragment&) {}
 };
 
@@ -130,6 +182,11 @@ struct Listed : OfAll {
         if (kIsWide[s]) total[1] = static_cast<u64>(value >> 63);
     }
     __device__ void raise(u32 group, u32 s, u64 value) { *total_of(totals, group, s) = value; }
+    __device__ void raise_wide(u32 group, u32 s, u64 high, u64 low) {
+        u64* total = total_of(totals, group, s);
+        total[0] = high;
+        total[1] = low;
+    }
 
     __device__ u32 group_of(const Fragment& f, Key) const {
         const u32 row = count_one(f.seen);
@@ -154,6 +211,7 @@ struct Counted : Numbered {
     }
     __device__ void add(u32, u32, i64) {}
     __device__ void raise(u32, u32, u64) {}
+    __device__ void raise_wide(u32, u32, u64, u64) {}
     __device__ void finish(const Fragment& f) {
         __syncthreads();
         for (u32 i = threadIdx.x; i < f.groups; i += kThreads)

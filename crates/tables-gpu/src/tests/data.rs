@@ -31,7 +31,7 @@ const NAMES: [&str; 7] = ["ab", "cd", "", "abc", "Ab", "über", "x"];
 const MARKS: [&str; 9] = ["", "", "", "", "\n", "\u{212A}", "\u{17F}", "%_\\", "É"];
 
 /// Floats of the column `strange` besides numbers.
-const STRANGE: [f64; 7] = [
+pub(super) const STRANGE: [f64; 7] = [
     0.0,
     -0.0,
     f64::INFINITY,

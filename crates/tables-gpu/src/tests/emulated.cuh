@@ -31,6 +31,8 @@ extern u64 shown[1024];
 // They wait for all threads of the block, and for those of the warp.
 void __syncthreads();
 void __syncwarp();
+// No other thread runs meanwhile.
+inline void __threadfence() {}
 // Returns whether any thread of the block has another number than 0.
 inline int __syncthreads_or(int number) {
     shown[threadIdx.x] = number != 0;

@@ -1,6 +1,7 @@
 // `main` of an emulated kernel: runs it over files, each mapped at the address that pointers have. The last one begins
 // with the arguments of the kernel.
 #include <fcntl.h>
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <ucontext.h>
@@ -11,14 +12,19 @@ alignas(16) u64 memory[1 << 20];
 u64 shown[1024];
 u64 looks_left;
 
-ucontext_t scheduler;
+// A context starts a thread on its stack. Later switches are jumps, because each switch of contexts is a system call.
+struct Waiting {
+    jmp_buf place;
+};
+Waiting scheduler;
+std::vector<Waiting> waiting;
 std::vector<ucontext_t> fibres;
-std::vector<bool> has_ended, waits_for_block;
+std::vector<bool> has_started, has_ended, waits_for_block;
 
 // The threads of a warp run in turn, each up to the next wait: so this thread goes on after all have come here.
 void __syncwarp() {
     const u32 thread = threadIdx.x;
-    swapcontext(&fibres[thread], &scheduler);
+    if (_setjmp(waiting[thread].place) == 0) _longjmp(scheduler.place, 1);
     threadIdx.x = thread;
 }
 
@@ -30,7 +36,16 @@ void __syncthreads() {
 void run_thread() {
     run_kernel();
     has_ended[threadIdx.x] = true;
-    setcontext(&scheduler);
+    _longjmp(scheduler.place, 1);
+}
+
+// Runs a thread until it waits or ends, and then jumps back to this frame.
+void run_until_wait(u32 thread) {
+    threadIdx.x = thread;
+    if (_setjmp(scheduler.place) != 0) return;
+    if (has_started[thread]) _longjmp(waiting[thread].place, 1);
+    has_started[thread] = true;
+    setcontext(&fibres[thread]);
 }
 
 // Runs the threads of a block in turn, each until it waits or ends.
@@ -42,6 +57,8 @@ void run_block() {
         mmap(nullptr, threads * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (stacks == MAP_FAILED) abort();
     fibres.resize(threads);
+    waiting.resize(threads);
+    has_started.assign(threads, false);
     has_ended.assign(threads, false);
     waits_for_block.assign(threads, false);
     for (u32 t = 0; t < threads; t++) {
@@ -56,8 +73,7 @@ void run_block() {
         for (u32 t = 0; t < threads; t++) {
             if (has_ended[t] || waits_for_block[t]) continue;
             has_run = true;
-            threadIdx.x = t;
-            swapcontext(&scheduler, &fibres[t]);
+            run_until_wait(t);
         }
         // All threads that have not ended wait for the block.
         if (!has_run) waits_for_block.assign(threads, false);

@@ -12,6 +12,7 @@ use forebay_memory::Account;
 use super::data::Sizes;
 use super::devices::gpus;
 use super::emulated;
+use super::halves;
 use super::limits;
 use super::sessions::{Fixture, ON, replace, rows};
 use super::slices::slices_of;
@@ -91,6 +92,23 @@ async fn columns_are_read_from_their_files_after_a_start() {
     // After their memory was given to others.
     again.freeing.free(0, u64::MAX);
     assert_eq!(compare(&again).await, [true; 4]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_halves_of_decimals_have_files() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[1]));
+    halves::write(&fixture.files().join("w"));
+    let fixture = fixture.started_again(1 << 30);
+    let queries = ["SELECT count(*), min(n), max(n) FROM w WHERE id > 3"];
+    assert_eq!(compare_all(&fixture, &queries).await, [false]);
+    let files = written(&fixture).await;
+    assert_eq!(files.len(), 3);
+    let again = fixture.started_again(1 << 30);
+    assert_eq!(compare_all(&again, &queries).await, [true]);
+    assert_eq!(written(&again).await, files);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,9 @@
 //! Queries over floats.
 
+use super::data::Sizes;
+use super::emulated::{self, Emulated};
+use super::{Fixture, compile_longest};
+
 /// Queries whose aggregates a kernel computes.
 pub(super) const QUERIES: &[&str] = &[
     "SELECT count(*) FROM t WHERE fare > 50000.5::double AND ratio < 1.7::double",
@@ -39,6 +43,21 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT flag, max(s), count(*) FROM (SELECT day, flag, sum(fare) AS s FROM t GROUP BY 1, 2) GROUP BY flag",
 ];
 
+/// Joins by floats: by their bits, or if all are decimals or integers, by these.
+pub(super) const JOINS: &[&str] = &[
+    "SELECT count(*), sum(v), min(v) FROM t JOIN f ON strange = x",
+    // Which zero a row has is its own.
+    "SELECT strange, y, v FROM t JOIN f ON strange = y WHERE b > 0",
+    "SELECT v, count(*), sum(b) FROM t LEFT JOIN f ON ratio = z GROUP BY v",
+    "SELECT count(*), sum(b) FROM t WHERE NOT EXISTS (SELECT 1 FROM f WHERE x = strange)",
+    "SELECT count(*), sum(b) FROM t WHERE a IN (SELECT y FROM f)",
+    "SELECT count(*), sum(b) FROM t WHERE strange IN (SELECT x FROM f WHERE v > 3) OR quantity < 10",
+    "SELECT count(*), count(tenth) FROM t WHERE tenth NOT IN (SELECT cents FROM f WHERE cents IS NOT NULL)",
+    "SELECT flag, count(*), sum(v) FROM t JOIN f ON tenth = cents GROUP BY flag",
+    "SELECT count(*), sum(v) FROM t JOIN f ON tip = single",
+    "SELECT v, count(*), min(b) FROM t JOIN f ON a = n GROUP BY v",
+];
+
 /// Queries that the CPU computes, and a part of the reason.
 pub(super) const REFUSED: &[(&str, &str)] = &[
     ("SELECT sum(strange) FROM t", "infinite or NaN"),
@@ -70,6 +89,10 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     ("SELECT stddev(ratio) FROM t", "a variance of"),
     ("SELECT var_pop(wide) FROM t WHERE a > 3", "far apart"),
     ("SELECT sum(exp(fare)) FROM t", ""),
+    (
+        "SELECT count(*) FROM t JOIN f ON strange = x AND quantity = v",
+        "more than 64 bits",
+    ),
 ];
 
 /// Returns whether two results are the same. Sums of floats may differ in the last digits: the CPU rounds after each
@@ -105,4 +128,15 @@ pub(super) fn are_alike(
         one == other || one.contains(['.', 'e']) && both.is_some_and(is_near)
     };
     cells.len() == others.len() && cells.iter().zip(&others).all(are_near)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_joins_that_are_floats_are_equal_as_on_the_cpu() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    let fixture = Fixture::new(emulated::devices(&emulated, 2), Sizes(&[900, 60])).await;
+    fixture.compare(JOINS).await;
+    compile_longest(&emulated, |_| true, [1; 3]);
 }

@@ -5,13 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    ArrayRef, Decimal128Array, Int32Array, Int64Array, RecordBatch, StringArray,
+    ArrayRef, Decimal128Array, Float32Array, Float64Array, Int32Array, Int64Array, RecordBatch,
+    StringArray,
 };
 use datafusion::parquet::arrow::ArrowWriter;
 
+use super::data::STRANGE;
+
 /// Tables beside `t`: `d`, `r` and `u` have a row for each key, `c` for each text, `p` for each two keys, `m` several,
-/// and `e` none. Each `remark` of `u` is another text.
-pub(super) const TABLES: [&str; 8] = ["d", "r", "u", "c", "p", "m", "e", "h"];
+/// and `e` none. `f` has floats. Each `remark` of `u` is another text.
+pub(super) const TABLES: [&str; 9] = ["d", "r", "u", "c", "p", "m", "e", "h", "f"];
 
 /// Queries whose aggregates and joins kernels compute.
 pub(super) const QUERIES: &[&str] = &[
@@ -214,7 +217,7 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     ),
     (
         "SELECT count(*) FROM t JOIN h ON a * 1000000000007 = far AND b = far",
-        "more than 62 bits",
+        "more than 64 bits",
     ),
 ];
 
@@ -349,6 +352,29 @@ fn of_remarks() -> Columns {
     ]
 }
 
+/// Returns the columns of `f`: `x` has one row for each key, `y` has 0 and -0, and `z` is at most -0.
+fn of_floats() -> Columns {
+    let strange = |first: usize| STRANGE.into_iter().skip(first).map(Some);
+    let thirds = |end: i32| (1..end).map(|row| Some(f64::from(row) / 3.0));
+    let floats = |values: Vec<Option<f64>>| Arc::new(Float64Array::from(values)) as ArrayRef;
+    let of_rows = |value: fn(f64) -> f64| {
+        let values = (0_i32..12).map(|row| (row != 7).then_some(value(row.into())));
+        floats(values.collect())
+    };
+    let single = (0_u8..12).map(|row| f32::from(row) / 20.0);
+    let x = strange(1).chain(thirds(6)).chain([None]);
+    let y = strange(0).chain(thirds(5)).chain([None]);
+    vec![
+        ("x", floats(x.collect())),
+        ("y", floats(y.collect())),
+        ("z", of_rows(|row| -row / 3.0)),
+        ("cents", of_rows(|row| (row * 15.0 - 30.0) / 100.0)),
+        ("n", of_rows(|row| row - 1.0)),
+        ("single", Arc::new(Float32Array::from_iter_values(single))),
+        ("v", numbers((0..12).map(Some).collect())),
+    ]
+}
+
 /// Writes the tables.
 pub(super) fn write_all(folder: &Path) {
     write(folder, "d", of_keys());
@@ -383,6 +409,7 @@ pub(super) fn write_all(folder: &Path) {
         ],
     );
     write(folder, "p", of_pairs());
+    write(folder, "f", of_floats());
     write(
         folder,
         "m",

@@ -169,7 +169,7 @@ async fn wide_rows_are_those_of_the_cpu() {
 }
 
 /// Returns the rows of a query in their order.
-async fn in_their_order(fixture: &Fixture, query: &str, is_on: bool) -> String {
+pub(super) async fn in_their_order(fixture: &Fixture, query: &str, is_on: bool) -> String {
     let context = if is_on {
         &fixture.with
     } else {

@@ -4,7 +4,9 @@ mod arithmetic;
 mod benchmarks;
 mod cancelled;
 mod chunks;
+mod collections;
 mod compiling;
+mod cost;
 mod data;
 mod declared;
 mod devices;
@@ -13,7 +15,10 @@ mod edges;
 mod emulated;
 mod explain;
 mod files;
+mod filters;
 mod floats;
+mod full;
+mod halves;
 mod joins;
 mod large;
 mod lists;
@@ -25,6 +30,7 @@ mod repeats;
 mod sessions;
 mod shares;
 mod slices;
+mod sqllogictest;
 mod texts;
 mod times;
 mod unions;
@@ -321,6 +327,7 @@ impl Fixture {
         // They take long, and the kernels of one row are those of few.
         if (2..10_000).contains(&sizes.0[0]) {
             let queries = repeats::QUERIES.iter().chain(distinct::QUERIES);
+            let queries = queries.chain(full::QUERIES);
             self.compare(queries.chain(texts::QUERIES)).await;
         }
         if sizes.0[0] < 10_000 {
@@ -370,6 +377,11 @@ impl Fixture {
         let wrong: Vec<_> = compared.filter_map(async |it| it).collect().await;
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
+}
+
+/// Returns whether tests run at full size.
+fn is_full() -> bool {
+    std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0")
 }
 
 /// Returns what tasks return, of which as many run at once as there are threads.
@@ -444,14 +456,13 @@ fn compile_longest(
         println!("skipped: no NVRTC");
         return;
     }
-    let is_full = std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0");
     let kernels = emulated.kernels.lock();
     let mut specs: Vec<_> = kernels.values().filter(|it| are_wanted(it)).collect();
     // The longest have the most registers.
     specs.sort_by_key(|spec| std::cmp::Reverse(spec.source.len()));
     for (major, count) in [8, 9, 10].into_iter().zip(counts) {
         let arch = Arch { major, minor: 0 };
-        let count = if is_full { specs.len() } else { count };
+        let count = if is_full() { specs.len() } else { count };
         for spec in specs.iter().take(count) {
             let cubin = compile(spec, arch).unwrap_or_else(|error| panic!("{error}"));
             for kernel in cubin.entries {
@@ -474,6 +485,7 @@ async fn the_cpu_computes_what_kernels_do_not() {
                 .chain(times::REFUSED)
                 .chain(ordinals::REFUSED)
                 .chain(distinct::REFUSED)
+                .chain(full::REFUSED)
                 .chain(joins::REFUSED),
         )
         .await;
@@ -684,7 +696,8 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
         let fixture = Fixture::new(open(), sizes).await;
         fixture.compare_all(sizes).await;
         if sizes.0[0] < 1000 {
-            fixture.compare(lists::QUERIES).await;
+            let queries = lists::QUERIES.iter().chain(floats::JOINS);
+            fixture.compare(queries).await;
         }
     }
     drop(device);

@@ -12,7 +12,7 @@ use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::scalar::ScalarValue;
 use forebay_memory::Account;
-use forebay_tables::{GpuColumn, Outcome, Paths, Session, Settings, Tables, parse};
+use forebay_tables::{GpuColumn, Outcome, Paths, Session, Settings, Source, Tables, parse};
 use tempfile::TempDir;
 
 use super::data::{Sizes, write};
@@ -75,13 +75,31 @@ impl Fixture {
         (emulated, engines): (Arc<Emulated>, Vec<Arc<dyn Engine>>),
         disk: Option<Disk>,
     ) -> Fixture {
+        Fixture::open(folder, (emulated, engines), disk, None)
+    }
+
+    /// Returns an engine with tables of a source.
+    pub(super) fn with_source(source: Arc<dyn Source>) -> Fixture {
+        let folder = TempDir::new().expect("room");
+        std::fs::create_dir(folder.path().join("files")).expect("room");
+        let emulated = Emulated::new();
+        let engines = emulated::devices(&emulated, 1);
+        Fixture::open(Arc::new(folder), (emulated, engines), None, Some(source))
+    }
+
+    fn open(
+        folder: Arc<TempDir>,
+        (emulated, engines): (Arc<Emulated>, Vec<Arc<dyn Engine>>),
+        disk: Option<Disk>,
+        source: Option<Arc<dyn Source>>,
+    ) -> Fixture {
         let files = folder.path().join("files");
         let freeing = Freeing::default();
         let columns = Columns::new(engines, &freeing, disk);
         let tables = Tables::open(Settings {
             folder: Some(folder.path().join("data")),
             tables: Some(files),
-            source: None,
+            source,
             gpu_rules: vec![Arc::new(Fragments(Arc::clone(&columns)))],
             paths: Paths::Any,
             memory: Account::new(4 << 30),
@@ -133,7 +151,7 @@ pub(super) async fn done(session: &mut Session, text: &str) {
 }
 
 /// Returns the sorted lines of the rows.
-async fn lines(outcome: Outcome) -> Result<Vec<String>, String> {
+pub(super) async fn lines(outcome: Outcome) -> Result<Vec<String>, String> {
     let Outcome::Rows(mut rows) = outcome else {
         return Err("no rows".to_owned());
     };
@@ -141,7 +159,10 @@ async fn lines(outcome: Outcome) -> Result<Vec<String>, String> {
     while let Some(batch) = rows.next().await.map_err(|it| it.to_string())? {
         batches.push(batch);
     }
-    let text = pretty_format_batches(&batches).expect("text").to_string();
+    // Without rows, some operators return a batch, and others none.
+    batches.retain(|it| it.num_rows() > 0);
+    let text = pretty_format_batches(&batches).map_err(|it| it.to_string())?;
+    let text = text.to_string();
     let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
     lines.sort();
     Ok(lines)

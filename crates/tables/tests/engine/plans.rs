@@ -34,6 +34,18 @@ async fn tables_with_one_name_are_different() {
     }
 }
 
+/// The filter of the one key would leave out the other zero at the scan.
+#[tokio::test]
+async fn both_zeros_are_one_key_of_a_join() {
+    let fixture = Fixture::new();
+    let mut session = fixture.session();
+    let query = "CREATE TABLE one (x double precision); INSERT INTO one VALUES (0);
+        CREATE TABLE many (x double precision); INSERT INTO many
+        SELECT CASE WHEN value = 5 THEN '-0'::double precision ELSE value END FROM generate_series(1, 8000) AS s(value);
+        SELECT count(*) FROM one JOIN many ON one.x = many.x";
+    assert_eq!(run(&mut session, query).await.expect(query), ["1"]);
+}
+
 #[tokio::test]
 async fn conditions_have_their_meaning_in_any_order() {
     let fixture = Fixture::new();

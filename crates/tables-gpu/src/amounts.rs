@@ -1,0 +1,166 @@
+//! How much work a plan is for the CPU, and a fragment for a device, by what is known before they run.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::pruning::PrunableStatistics;
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::joins::{CrossJoinExec, NestedLoopJoinExec};
+use forebay_tables::VersionedScan;
+
+use crate::alternatives::AlternativesExec;
+use crate::column::Bytes;
+use crate::columns::{Columns, State};
+use crate::declared::file_scan;
+use crate::file_key::{FileKey, files};
+use crate::fragment::Fragment;
+use crate::operator::GpuFragmentExec;
+use crate::origin::Origin;
+use crate::reason::Reason;
+
+/// Number of kinds of work of the CPU: a run, its tables, and the values that it reads of these.
+pub(crate) const CPU_KINDS: usize = 3;
+/// The same of a device: a run, its tables, the bytes that kernels read in its memory, in memory of the host and on the
+/// disk, and the rows that come back.
+pub(crate) const GPU_KINDS: usize = 6;
+/// Indexes of kinds of a device.
+pub(crate) const HOST: usize = 3;
+pub(crate) const DISK: usize = 4;
+
+/// Assumed bytes of a value: in a file without statistics, and in memory of a device before it is there.
+const VALUE_BYTES: u64 = 4;
+
+impl Columns {
+    /// Returns the work of a device. Columns that are not there count as if they were: the CPU answers while they are
+    /// loaded, and later queries find them. How many rows come back is not known before.
+    pub(crate) fn amounts(&self, fragment: &Fragment) -> Result<[u64; GPU_KINDS], Reason> {
+        let mut bytes = Bytes::default();
+        for source in &fragment.sources {
+            let counted = counted(&source.origin)?;
+            let known = self.known.lock();
+            for (file, rows) in &counted {
+                for column in &source.columns {
+                    let entry = known.columns.get(&Columns::key(file, source, *column));
+                    match entry.map(|it| &it.state) {
+                        Some(State::Here(column)) => bytes += column.bytes,
+                        _ => bytes.device += rows.saturating_mul(VALUE_BYTES),
+                    }
+                }
+            }
+        }
+        let tables = fragment.sources.len() as u64;
+        Ok([1, tables, bytes.device, bytes.host, bytes.disk, 0])
+    }
+}
+
+/// Returns the files of which rows may meet the conditions of a scan, or the version of a table, with the number of
+/// rows.
+///
+/// # Errors
+/// If the scan reads only a part of a file.
+fn counted(origin: &Origin) -> Result<Vec<(FileKey, u64)>, Reason> {
+    match origin {
+        Origin::Files(scan) => counted_files(scan),
+        Origin::Table(table) => {
+            let rows = rows_in(table.version().bytes, &table.schema());
+            Ok(vec![(FileKey::of_version(table.version()), rows)])
+        }
+        Origin::Plan(..) => Ok(Vec::new()),
+    }
+}
+
+/// Returns the assumed number of rows in this many bytes.
+fn rows_in(bytes: u64, schema: &SchemaRef) -> u64 {
+    bytes / (VALUE_BYTES * schema.fields().len().max(1) as u64)
+}
+
+fn counted_files(scan: &FileScanConfig) -> Result<Vec<(FileKey, u64)>, Reason> {
+    let mut found = files(scan)?;
+    let schema = scan.file_source.table_schema().table_schema();
+    let statistics = found.iter().map(|(_, file)| file.statistics.clone());
+    // The only file of a table is read, or a query takes little time anywhere.
+    if found.len() > 1
+        && let Some(statistics) = statistics.collect::<Option<Vec<_>>>()
+        && let Some(filter) = scan.file_source.filter()
+        && let Some(predicate) = PruningPredicateBuilder::new()
+            .with_file_schema(Arc::clone(schema))
+            .build(filter)
+        && let Ok(kept) = predicate.prune(&PrunableStatistics::new(statistics, Arc::clone(schema)))
+    {
+        let mut kept = kept.into_iter();
+        found.retain(|_| kept.next().unwrap_or(true));
+    }
+    let found = found.into_iter().map(|(key, file)| {
+        let statistics = file.statistics.as_ref();
+        let rows = statistics.and_then(|it| it.num_rows.get_value());
+        let assumed = rows_in(file.object_meta.size, schema);
+        (key, rows.map_or(assumed, |rows| *rows as u64))
+    });
+    Ok(found.collect())
+}
+
+/// What the CPU reads for a plan.
+#[derive(Debug, Default)]
+pub(crate) struct Scans {
+    tables: u64,
+    values: u64,
+    /// Number of rows of the largest table, or of the pairs of a join of all pairs.
+    rows: u64,
+    /// Whether a device computes a part of the plan.
+    pub(crate) has_fragment: bool,
+}
+
+impl Scans {
+    pub(crate) fn of(plan: &Arc<dyn ExecutionPlan>) -> Scans {
+        if let Some(scan) = file_scan(plan) {
+            let columns = scan.projected_schema().map_or(1, |it| it.fields().len());
+            // A scan of parts of files is one of unknown length.
+            let rows =
+                counted_files(scan).map_or(u64::MAX, |it| it.iter().map(|(_, rows)| rows).sum());
+            return Scans {
+                tables: 1,
+                values: rows.saturating_mul(columns.max(1) as u64),
+                rows,
+                has_fragment: false,
+            };
+        }
+        if let Some(scan) = plan.downcast_ref::<VersionedScan>() {
+            // Whole documents are read, whatever the columns are.
+            let bytes = scan.table().version().bytes;
+            return Scans {
+                tables: 1,
+                values: bytes / VALUE_BYTES,
+                rows: rows_in(bytes, &scan.table().schema()),
+                has_fragment: false,
+            };
+        }
+        let is_fragment = plan.is::<GpuFragmentExec>() || plan.is::<AlternativesExec>();
+        let are_pairs = plan.is::<NestedLoopJoinExec>() || plan.is::<CrossJoinExec>();
+        // The first input of a fragment is the plan of the CPU. Those behind read the same tables.
+        let inputs = if is_fragment { 1 } else { usize::MAX };
+        let mut all = Scans {
+            has_fragment: is_fragment,
+            ..Scans::default()
+        };
+        for input in plan.children().into_iter().take(inputs) {
+            let of_input = Scans::of(input);
+            all.tables += of_input.tables;
+            all.values = all.values.saturating_add(of_input.values);
+            all.has_fragment |= of_input.has_fragment;
+            all.rows = match are_pairs {
+                true => all.rows.max(1).saturating_mul(of_input.rows.max(1)),
+                false => all.rows.max(of_input.rows),
+            };
+        }
+        if are_pairs {
+            all.values = all.values.saturating_add(all.rows);
+        }
+        all
+    }
+
+    pub(crate) fn amounts(&self) -> [u64; CPU_KINDS] {
+        [1, self.tables, self.values]
+    }
+}
