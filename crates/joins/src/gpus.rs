@@ -144,6 +144,8 @@ pub fn join_in_partitions(
         tables,
         heavy_keys: 0,
         filtered_rows: 0,
+        is_by_cpu: false,
+        sample: None,
     })
 }
 
