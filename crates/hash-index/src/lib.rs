@@ -27,7 +27,9 @@ mod zipf;
 
 pub use column::{Column, DeviceRows, HostRows};
 pub use error::IndexError;
-pub use host::{CopyInFlight, HostBuilder, HostCopy, HostIndex, HostPartitions};
+pub use host::{
+    CopyInFlight, HostBuilder, HostCopy, HostIndex, HostPartitions, HostSieve, HostSlices,
+};
 pub use index::{HashIndex, IndexBuilder, InterleavedRows, Totals};
 pub use kernels::{JoinTotals, kernels};
 pub use launch::InFlight;

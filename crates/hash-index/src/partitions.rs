@@ -1,5 +1,6 @@
 //! Sides of a join in partitions, for kernels: each partition has a table of its own.
 
+mod by_host;
 pub(crate) mod sieve;
 mod stored;
 pub(crate) mod written;
@@ -319,7 +320,7 @@ fn assert_is_aligned(address: DevicePointer<u8>) {
     assert!(address.is_multiple_of(16), "memory at {address:#x}");
 }
 
-/// Copies values to device memory. Blocks until they are there.
+/// Copies values to new device memory. Blocks until they are there.
 fn uploaded<T: DeviceType + 'static>(
     cuda: &Cuda,
     values: &[T],
@@ -329,10 +330,21 @@ fn uploaded<T: DeviceType + 'static>(
     if values.is_empty() {
         return Ok(to.view(0..0));
     }
+    upload(cuda, values, to.clone(), stream)?;
+    Ok(to)
+}
+
+/// Copies values to device memory. Blocks until they are there.
+fn upload<T: DeviceType + 'static>(
+    cuda: &Cuda,
+    values: &[T],
+    to: DeviceView<T>,
+    stream: &Stream,
+) -> Result<(), JobError> {
     let host = Part::divide(T::bytes_of(values).into_boxed_slice(), &[]);
     let host = host.into_iter().next().expect("one part");
-    Transfer::begin(cuda, host, to.clone(), stream)?.finish()?;
-    Ok(to)
+    Transfer::begin(cuda, host, to, stream)?.finish()?;
+    Ok(())
 }
 
 /// Device memory in which a join builds its tables, one after another. Nothing else may use it during the join.

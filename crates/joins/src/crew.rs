@@ -163,6 +163,32 @@ impl<'a> Crew<'a> {
         })
     }
 
+    /// Processes each item once, on at most `threads` threads. Blocks until no item is left, or the crew must end.
+    /// Returns the results in the order of their items, without those of items that were not processed.
+    pub(crate) fn each<I: Send, T: Send>(
+        &self,
+        items: Vec<I>,
+        threads: usize,
+        work: impl Fn(I) -> Result<T, JoinError> + Sync,
+    ) -> Vec<T> {
+        let threads = threads.min(items.len());
+        let left = Mutex::new(items.into_iter().enumerate());
+        let results = self.on_threads(threads, || {
+            let mut results = Vec::new();
+            while self.may_continue() {
+                let next = left.lock().next();
+                let Some((index, item)) = next else {
+                    break;
+                };
+                results.push((index, work(item)?));
+            }
+            Ok(results)
+        });
+        let mut results: Vec<(usize, T)> = results.into_iter().flatten().collect();
+        results.sort_unstable_by_key(|(index, _)| *index);
+        results.into_iter().map(|(_, result)| result).collect()
+    }
+
     /// Returns the time when the first table was complete; now if none was.
     ///
     /// # Errors
@@ -213,6 +239,18 @@ mod tests {
                 .iter()
                 .fold((0, 0), |all, it| (all.0 + it.0, all.1 + it.1));
             assert_eq!(all, (rows, rows * rows.saturating_sub(1) / 2));
+        }
+    }
+
+    #[test]
+    fn results_come_in_the_order_of_their_items() {
+        for (items, threads) in [(0, 4), (1, 4), (1000, 1), (1000, 4)] {
+            let stop = Stop::never();
+            let crew = Crew::new(&stop);
+            let squares = crew.each((0..items).collect(), threads, |item: u64| Ok(item * item));
+            crew.end().expect("nothing fails");
+            let expected: Vec<u64> = (0..items).map(|item| item * item).collect();
+            assert_eq!(squares, expected, "{items} items, {threads} threads");
         }
     }
 

@@ -1,4 +1,5 @@
-//! The first pass: each chunk of a side becomes a run, in device memory or, after a copy, in pinned host memory.
+//! The first pass by the GPU: each chunk of a side becomes a run, in device memory or, after a copy, in pinned host
+//! memory. The runs of the CPU are in the same places.
 
 use std::error::Error;
 use std::ops::Range;
@@ -24,6 +25,8 @@ pub(crate) struct RunMemory {
     pub(crate) buffers: Vec<(DeviceView<u8>, Option<Arc<Event>>)>,
     /// Host memory to which the buffers are copied: a part for each run.
     pub(crate) spill: Vec<SpillPart>,
+    /// Host memory in which the CPU divides runs that stay in device memory.
+    pub(crate) staging: Vec<SpillPart>,
     /// The stream of the copies.
     pub(crate) stream: Stream,
 }
@@ -34,6 +37,35 @@ pub(crate) enum Place {
     Device(DeviceView<u8>),
     /// It is copied from a buffer to host memory.
     Spilled(Spilling),
+    /// The CPU wrote it to host memory.
+    Host(SpillPart),
+}
+
+/// Where a run is after its copy. `M` tells its host memory.
+pub(crate) enum Ended<M> {
+    Device(DeviceView<u8>),
+    Host(M),
+}
+
+impl<M> Ended<M> {
+    /// Returns the host memory of a run that is there.
+    pub(crate) fn into_host(self) -> Option<M> {
+        match self {
+            Ended::Device(_) => None,
+            Ended::Host(memory) => Some(memory),
+        }
+    }
+}
+
+impl Place {
+    /// Blocks until the run is there.
+    pub(crate) fn finish(self) -> Result<Ended<SpillPart>, DeviceFault> {
+        Ok(match self {
+            Place::Device(view) => Ended::Device(view),
+            Place::Spilled(copy) => Ended::Host(copy.finish()?),
+            Place::Host(part) => Ended::Host(part),
+        })
+    }
 }
 
 /// A copy of a run to host memory, in flight.

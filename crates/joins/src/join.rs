@@ -1,5 +1,9 @@
 //! Both passes of a join.
 
+mod by_cpu;
+mod divider;
+mod sample;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::Path;
@@ -12,24 +16,29 @@ use forebay_device::cuda::{Cuda, DeviceView, HostRegistration, Part, Priority, S
 use forebay_device::{AlignedBytes, Device, DeviceFault, DeviceState, available_host_bytes};
 use forebay_hash_index::{
     Column, DevicePartitions, IndexError, JoinTotals, LoadedRows, PartitionJoin, Side as JoinSide,
-    Sieve, Sifted, Slices, StoredRuns, TableMemory,
+    Slices, StoredRuns, TableMemory,
 };
 use forebay_movement::method::run_on_device;
 use forebay_movement::storage::{DataFile, FileError, PageCache};
 use forebay_movement::{Source, StagingRing};
 
 use crate::crew::Crew;
-use crate::divide::{DivideChunks, Place, RunMemory, SpillPart};
+use crate::divide::{DivideChunks, Ended, Place, RunMemory, SpillPart};
 use crate::heavy::heavy_keys;
 use crate::loads::{Load, LoadOfSide, loads};
 use crate::plan::BUFFERS;
 use crate::run_file::RunFile;
 use crate::{JoinError, JoinPlan, PinnedColumns};
 
+use divider::Divider;
+pub use sample::SampleTimes;
+
 /// Maximum number of steps in flight while the host queues the next one.
 const STEPS_QUEUED: usize = 2;
 /// Bytes of a small page of the host.
 const PAGE_BYTES: usize = 4096;
+/// The sides of a join, in the order in which they are divided.
+const SIDES: [JoinSide; 2] = [JoinSide::Build, JoinSide::Probe];
 
 /// Pinned host memory that copies from a device write.
 pub(crate) type Spill = HostRegistration<AlignedBytes>;
@@ -48,6 +57,8 @@ pub struct PartitionedJoin {
     memory: JoinMemory,
     /// Pinned host memory; `None` after a join that failed. The next one pins new memory.
     host: Option<HostMemory>,
+    /// The times of a sample, if a join has measured them.
+    sample: Option<SampleTimes>,
     /// Creates a temporary file in a folder. Tests replace it by a function whose file cannot be written.
     pub(crate) make_file: MakeFile,
 }
@@ -60,6 +71,8 @@ struct HostMemory {
     /// Runs pass through these to disk: while the runs in one are written, the next go to the other. In the second
     /// pass, the rows in one are joined while the next are read into the other.
     halves: [Spill; 2],
+    /// The CPU divides runs here that stay in device memory.
+    staging: Spill,
 }
 
 impl HostMemory {
@@ -73,6 +86,7 @@ impl HostMemory {
         Ok(HostMemory {
             runs: part(plan.in_host as u64 * plan.run_bytes())?,
             halves: [part(half)?, part(half)?],
+            staging: part(plan.cpu_staging_bytes())?,
         })
     }
 }
@@ -104,6 +118,10 @@ pub struct JoinReport {
     pub heavy_keys: usize,
     /// Number of rows of the probe side that the filter dropped, without those of heavy keys.
     pub filtered_rows: u64,
+    /// Whether the CPU divided both sides.
+    pub is_by_cpu: bool,
+    /// The times by which the processor was chosen; `None` if it was not, or the sides are too small for a sample.
+    pub sample: Option<SampleTimes>,
 }
 
 /// Runs work on the thread of a GPU, and returns its result. Blocks.
@@ -122,8 +140,8 @@ pub fn on_gpu<T: Send + 'static>(
 }
 
 impl PartitionedJoin {
-    /// Takes the memory of runs and tables: device memory and a ring on this GPU, and pinned host memory to which
-    /// runs spill ([`JoinPlan::host_bytes`]). Blocks.
+    /// Takes the memory of runs and tables: device memory and a ring on this GPU, pinned host memory to which runs
+    /// spill ([`JoinPlan::host_bytes`]), and if the CPU may divide the sides, a pinned run for each thread. Blocks.
     ///
     /// # Errors
     /// If memory of the device or the host is too small or cannot be pinned, or the device is not a GPU or is lost.
@@ -157,6 +175,7 @@ impl PartitionedJoin {
             plan,
             ring,
             memory,
+            sample: None,
             make_file: |folder| DataFile::temporary(folder, PageCache::Bypass),
         })
     }
@@ -203,8 +222,9 @@ impl PartitionedJoin {
         }
     }
 
-    /// Joins both sides, with these keys kept apart. Allocates device memory before it takes the pinned host memory,
-    /// because the join frees the pinned memory if it fails later.
+    /// Joins both sides, with these keys kept apart. Chooses the processor of the first pass, if the plan names none.
+    /// Allocates device memory before it takes the pinned host memory, because the join frees the pinned memory if it
+    /// fails later.
     fn run_apart(
         &mut self,
         heavy_keys: &[u64],
@@ -212,24 +232,32 @@ impl PartitionedJoin {
         (began, stop): (Instant, &Stop),
     ) -> Result<JoinReport, JoinError> {
         let file = self.file()?;
-        let sieve = self.sieve(heavy_keys)?;
-        let [in_memory, on_disk] = self.slices(sieve.clone())?;
-        let HostMemory { runs, halves } = match self.host.take() {
-            Some(host) => host,
-            None => HostMemory::pin(&self.device, &self.plan, stop)?,
-        };
-        let (in_memory, runs) = self.divide_in_memory(sides, in_memory, runs, stop)?;
+        let is_by_cpu = self.choose_cpu(heavy_keys, sides, stop)?;
+        let divider = self.divider(is_by_cpu, heavy_keys)?;
+        let [in_memory, on_disk] = self.slices(&divider)?;
+        let HostMemory {
+            runs,
+            halves,
+            staging,
+        } = self.host_memory(stop)?;
+        let pass = (&divider, stop);
+        let (in_memory, runs, staging) =
+            self.divide_in_memory(sides, in_memory, (runs, staging), pass)?;
         let (on_disk, halves) = match &file {
-            Some(file) => self.divide_to_disk(sides, on_disk, halves, (file, stop))?,
+            Some(file) => self.divide_to_disk(sides, on_disk, halves, (file, pass))?,
             None => (on_disk, halves),
         };
         let divided = Instant::now();
         let sides = self.divided(in_memory, on_disk)?;
-        let sifted = self.sifted(sieve)?;
+        let sifted = self.sifted(divider)?;
         let (mut totals, tables, halves) = self.join(&sides, halves, file.as_ref(), stop)?;
         totals.add(sifted.totals);
         drop(sides);
-        self.host = Arc::into_inner(runs).map(|runs| HostMemory { runs, halves });
+        self.host = Arc::into_inner(runs).map(|runs| HostMemory {
+            runs,
+            halves,
+            staging,
+        });
         Ok(JoinReport {
             totals,
             divide: divided - began,
@@ -237,29 +265,17 @@ impl PartitionedJoin {
             tables,
             heavy_keys: heavy_keys.len(),
             filtered_rows: sifted.filtered_rows,
+            is_by_cpu,
+            sample: self.sample,
         })
     }
 
-    /// Allocates a sieve with these heavy keys, in device memory; `None` if it would drop no row.
-    fn sieve(&self, heavy_keys: &[u64]) -> Result<Option<Sieve>, JoinError> {
-        let (run, filter_rows) = (self.plan.run, self.plan.filter_rows());
-        if heavy_keys.is_empty() && filter_rows.is_none() {
-            return Ok(None);
+    /// Takes the pinned memory, or pins it again after a join that failed.
+    fn host_memory(&mut self, stop: &Stop) -> Result<HostMemory, JoinError> {
+        match self.host.take() {
+            Some(host) => Ok(host),
+            None => HostMemory::pin(&self.device, &self.plan, stop),
         }
-        let (heavy_keys, stream) = (heavy_keys.to_vec(), self.memory.kernels.clone());
-        on_gpu(&self.device, move |cuda| {
-            let sieve = Sieve::new(cuda, run, (&heavy_keys, filter_rows), &stream)?;
-            Ok(Some(sieve))
-        })
-    }
-
-    /// Returns the results of a sieve, after both sides were divided, and frees its memory.
-    fn sifted(&self, sieve: Option<Sieve>) -> Result<Sifted, JoinError> {
-        let Some(sieve) = sieve else {
-            return Ok(Sifted::default());
-        };
-        let stream = self.memory.kernels.clone();
-        on_gpu(&self.device, move |cuda| Ok(sieve.finish(cuda, &stream)?))
     }
 
     /// Makes the file of the runs on disk; `None` if there are none.
@@ -274,26 +290,17 @@ impl PartitionedJoin {
     }
 
     /// Takes device memory for the slices of both sides' runs: of those in memory, and of those on disk.
-    fn slices(&self, sieve: Option<Sieve>) -> Result<[[Slices; 2]; 2], JoinError> {
-        let (shape, stream) = (self.plan.run, self.memory.kernels.clone());
-        let runs = [self.plan.in_memory(), self.plan.on_disk()];
-        on_gpu(&self.device, move |cuda| {
-            let slices = |runs, side| -> Result<Slices, IndexError> {
-                let slices = Slices::new(cuda, shape, runs, &stream)?;
-                Ok(match &sieve {
-                    Some(sieve) => slices.sifted_by(sieve, side),
-                    None => slices,
-                })
-            };
-            let of_sides = |[build, probe]: [usize; 2]| -> Result<[Slices; 2], IndexError> {
-                Ok([
-                    slices(build, JoinSide::Build)?,
-                    slices(probe, JoinSide::Probe)?,
-                ])
-            };
-            let [in_memory, on_disk] = runs;
-            Ok([of_sides(in_memory)?, of_sides(on_disk)?])
-        })
+    fn slices(&self, divider: &Divider) -> Result<[[Slices; 2]; 2], JoinError> {
+        let of_sides = |[build, probe]: [usize; 2]| -> Result<[Slices; 2], JoinError> {
+            Ok([
+                self.slices_of(divider, (0, build))?,
+                self.slices_of(divider, (1, probe))?,
+            ])
+        };
+        Ok([
+            of_sides(self.plan.in_memory())?,
+            of_sides(self.plan.on_disk())?,
+        ])
     }
 
     /// Returns memory of runs, with a part of host memory for each that spills.
@@ -303,6 +310,7 @@ impl PartitionedJoin {
             resident,
             buffers: buffers.map(|buffer| (buffer.clone(), None)).collect(),
             spill,
+            staging: Vec::new(),
             stream: self.memory.copies.clone(),
         }
     }
@@ -314,15 +322,18 @@ impl PartitionedJoin {
         Part::divide(memory, &cuts)
     }
 
-    /// Brings chunks of a side to the GPU, which divides them into these runs. Returns the runs and the memory that
-    /// is left.
+    /// Divides chunks of a side into these runs. Returns the runs and the memory that is left.
     fn divide(
         &mut self,
         chunks: &PinnedColumns,
-        (slices, runs): (Slices, &Range<usize>),
+        (slices, side, runs): (Slices, usize, &Range<usize>),
         memory: RunMemory,
-        stop: &Stop,
+        (divider, stop): (&Divider, &Stop),
     ) -> Result<(Side<Place>, RunMemory), JoinError> {
+        if let Divider::Cpu(sieve) = divider {
+            let sieve = sieve.as_ref().map(|sieve| (sieve, SIDES[side]));
+            return self.divide_by_cpu(chunks, (slices, runs), memory, (sieve, stop));
+        }
         let dividing = Arc::new(DivideChunks::new(slices, runs, memory));
         let moved = self.ring.run(chunks, &dividing, stop);
         let divided = dividing.take();
@@ -332,23 +343,25 @@ impl PartitionedJoin {
     }
 
     /// Divides the first chunks of both sides, whose runs stay in device memory or in host memory. Returns the sides as
-    /// kernels read them, and the host memory.
+    /// kernels read them, the memory of the runs, and the staging memory.
     fn divide_in_memory(
         &mut self,
         [build, probe]: [&PinnedColumns; 2],
         [of_build, of_probe]: [Slices; 2],
-        runs: Spill,
-        stop: &Stop,
-    ) -> Result<([Side<Column>; 2], Arc<Spill>), JoinError> {
-        let memory = self.run_memory(self.memory.resident.clone(), self.parts(runs));
+        (runs, staging): (Spill, Spill),
+        pass: (&Divider, &Stop),
+    ) -> Result<([Side<Column>; 2], Arc<Spill>, Spill), JoinError> {
+        let mut memory = self.run_memory(self.memory.resident.clone(), self.parts(runs));
+        memory.staging = self.parts(staging);
         let slot_bytes = self.plan.ring.slot_bytes;
         let [build_runs, probe_runs] = self.plan.in_memory().map(|runs| 0..runs);
         let build = build.chunks(slot_bytes, build_runs.clone());
         let probe = probe.chunks(slot_bytes, probe_runs.clone());
-        let (build, memory) = self.divide(&build, (of_build, &build_runs), memory, stop)?;
-        let (probe, memory) = self.divide(&probe, (of_probe, &probe_runs), memory, stop)?;
+        let (build, memory) = self.divide(&build, (of_build, 0, &build_runs), memory, pass)?;
+        let (probe, memory) = self.divide(&probe, (of_probe, 1, &probe_runs), memory, pass)?;
         let gathered = gathered([build, probe], memory.spill);
-        gathered.map_err(|fault| JoinError::lost(&self.device, &fault))
+        let (sides, runs) = gathered.map_err(|fault| JoinError::lost(&self.device, &fault))?;
+        Ok((sides, runs, Part::join(memory.staging)))
     }
 
     /// Divides the other chunks of both sides, and writes their runs to the file: those in one half of the memory while
@@ -358,24 +371,23 @@ impl PartitionedJoin {
         sides: [&PinnedColumns; 2],
         slices: [Slices; 2],
         halves: [Spill; 2],
-        (file, stop): (&RunFile, &Stop),
+        (file, pass): (&RunFile, (&Divider, &Stop)),
     ) -> Result<([Slices; 2], [Spill; 2]), JoinError> {
+        let (_, stop) = pass;
         let slot_bytes = self.plan.ring.slot_bytes;
-        let (in_memory, on_disk) = (self.plan.in_memory(), self.plan.on_disk());
+        let in_memory = self.plan.in_memory();
         let [mut to_fill, mut to_write] = halves.map(|half| Half {
             free: self.parts(half),
             full: Vec::new(),
         });
         let mut divided = Vec::new();
         for (side, mut slices) in slices.into_iter().enumerate() {
-            // Runs of the build side are first in the file.
-            let first_in_file = side * on_disk[0];
             for runs in self.plan.rounds(side) {
                 let first = in_memory[side];
                 let chunks = sides[side].chunks(slot_bytes, first + runs.start..first + runs.end);
                 let (written, (same, filled)) = Crew::new(stop).beside(
                     |crew| to_write.write(file, crew),
-                    |_| self.fill(to_fill, &chunks, (slices, runs, first_in_file), stop),
+                    |_| self.fill(to_fill, &chunks, (slices, side, runs), pass),
                 )?;
                 (slices, to_write, to_fill) = (same, filled, written);
             }
@@ -397,21 +409,24 @@ impl PartitionedJoin {
         &mut self,
         half: Half,
         chunks: &PinnedColumns,
-        (slices, runs, first_in_file): (Slices, Range<usize>, usize),
-        stop: &Stop,
+        (slices, side, runs): (Slices, usize, Range<usize>),
+        pass: (&Divider, &Stop),
     ) -> Result<(Slices, Half), JoinError> {
+        // Runs of the build side are first in the file.
+        let first_in_file = side * self.plan.on_disk()[0];
         let memory = self.run_memory(Vec::new(), half.free);
-        let (side, memory) = self.divide(chunks, (slices, &runs), memory, stop)?;
-        let (slices, stream, of_runs) = (side.slices, self.memory.kernels.clone(), runs.clone());
+        let (divided, memory) = self.divide(chunks, (slices, side, &runs), memory, pass)?;
+        let (slices, stream) = (divided.slices, self.memory.kernels.clone());
+        let of_runs = runs.clone();
         let (slices, used) = on_gpu(&self.device, move |cuda| {
             let used = slices.used_bytes(cuda, of_runs, &stream)?;
             Ok((slices, used))
         })?;
         let mut full = Vec::new();
-        for ((run, place), used) in runs.zip(side.runs).zip(used) {
-            if let Place::Spilled(copy) = place {
-                let copied = copy.finish();
-                let part = copied.map_err(|fault| JoinError::lost(&self.device, &fault))?;
+        for ((run, place), used) in runs.zip(divided.runs).zip(used) {
+            let ended = place.finish();
+            let ended = ended.map_err(|fault| JoinError::lost(&self.device, &fault))?;
+            if let Some(part) = ended.into_host() {
                 let bytes = (used as usize).next_multiple_of(PAGE_BYTES);
                 full.push((first_in_file + run, part, bytes));
             }
@@ -571,29 +586,24 @@ fn read(file: Option<&RunFile>, load: Option<&Load>, half: &mut Spill, crew: &Cr
     }
 }
 
-/// Where a run is after its copy.
-enum Ended {
-    Device(DeviceView<u8>),
-    Host(Range<usize>),
-}
-
 /// Waits for all copies. Returns the sides as kernels read them, and the host memory, of which `parts` is the rest.
 fn gathered(
     sides: [Side<Place>; 2],
     mut parts: Vec<SpillPart>,
 ) -> Result<([Side<Column>; 2], Arc<Spill>), DeviceFault> {
-    let mut ended = |place| match place {
-        Place::Device(view) => Ok(Ended::Device(view)),
-        Place::Spilled(copy) => {
-            let part = copy.finish()?;
-            let range = part.offset()..part.offset() + part.len();
-            parts.push(part);
-            Ok(Ended::Host(range))
-        }
+    let mut ended = |place: Place| -> Result<Ended<Range<usize>>, DeviceFault> {
+        Ok(match place.finish()? {
+            Ended::Device(view) => Ended::Device(view),
+            Ended::Host(part) => {
+                let range = part.offset()..part.offset() + part.len();
+                parts.push(part);
+                Ended::Host(range)
+            }
+        })
     };
     let [build, probe] = sides.map(|side| {
         let runs = side.runs.into_iter().map(&mut ended);
-        let runs = runs.collect::<Result<Vec<Ended>, DeviceFault>>();
+        let runs = runs.collect::<Result<Vec<Ended<Range<usize>>>, DeviceFault>>();
         (side.slices, runs)
     });
     let sides = [(build.0, build.1?), (probe.0, probe.1?)];

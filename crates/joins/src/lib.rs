@@ -6,8 +6,9 @@
 //! there pass through it to a file. Then each partition is joined by a table in device memory; kernels read its rows
 //! where they are, and rows of the file from pinned copies. So each row crosses the bus three times at most, in both
 //! directions at once during the first pass. Rows of heavy keys, of which the build side has many rows, and rows that
-//! a Bloom filter drops, cross it once. The method is that of Triton (Lutz et al., SIGMOD 2022), whose
-//! partitions lie in host memory that a GPU reaches through NVLink.
+//! a Bloom filter drops, cross it once. The CPU may divide both sides instead of the GPU ([`FirstPass`]): each row then
+//! crosses the bus once at most. The method is that of Triton (Lutz et al., SIGMOD 2022), whose partitions lie in host
+//! memory that a GPU reaches through NVLink.
 //!
 //! [`join_in_partitions`], [`join_replicated`] and [`InterleavedJoin`] join sides of which each of several GPUs has
 //! some rows.
@@ -41,5 +42,5 @@ pub use co_processing::{
 pub use columns::PinnedColumns;
 pub use error::JoinError;
 pub use gpus::{GpuSides, InterleavedJoin, TableReport, join_in_partitions, join_replicated};
-pub use join::{JoinReport, PartitionedJoin, on_gpu};
-pub use plan::{JoinOptions, JoinPlan};
+pub use join::{JoinReport, PartitionedJoin, SampleTimes, on_gpu};
+pub use plan::{FirstPass, JoinOptions, JoinPlan};

@@ -27,13 +27,26 @@ const PADDING_FRACTION: u64 = 8;
 /// may be of one partition, and they are joined together.
 const HALF_RUNS_MIN: usize = 2;
 
+/// The processor of the first pass, which divides both sides into partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstPass {
+    /// The GPU, to which all rows are copied. Runs that spill are copied back.
+    Gpu,
+    /// The CPU. Only runs that stay in device memory are copied. A filter is in host memory.
+    Cpu,
+    /// The one that divides a sample of the rows in less time. The first join that completes the sample measures both,
+    /// and later joins use its times. The GPU divides sides that are too small for a sample, and those with a filter.
+    Choose,
+}
+
 /// What a join may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinOptions {
     /// Bytes of device memory, with those of the ring.
     pub device_bytes: u64,
     /// Bytes of pinned host memory to which runs may spill, and through which others pass on their way to disk. The
-    /// pinned slots of the ring come beside them.
+    /// pinned slots of the ring come beside them, and unless the GPU is named for the first pass, a run for each
+    /// thread. The filter of the CPU also comes beside them; it is not pinned.
     pub host_bytes: u64,
     /// Folder of a temporary file for the runs that do not fit in host memory. Without it, they are an error.
     pub spill_directory: Option<PathBuf>,
@@ -43,6 +56,10 @@ pub struct JoinOptions {
     /// row. Rows of the probe side whose key is not in it cross the bus once, and spill neither to host memory nor to
     /// disk. This pays if many rows of the probe side have no match.
     pub has_filter: bool,
+    /// The processor that divides both sides.
+    pub first_pass: FirstPass,
+    /// Number of threads with which the CPU divides.
+    pub threads: usize,
 }
 
 /// How a join divides its sides, and where their runs are: the first ones in device memory, the next in host memory,
@@ -66,6 +83,9 @@ pub struct JoinPlan {
     pub(crate) half: usize,
     pub(crate) spill_directory: Option<PathBuf>,
     pub(crate) has_filter: bool,
+    pub(crate) first_pass: FirstPass,
+    /// Number of threads with which the CPU divides, at least 1.
+    pub(crate) threads: usize,
     /// Maximum numbers of rows of the build side in which heavy keys are sought: at first, and again if keys have too
     /// many rows for a table.
     pub(crate) samples: [u64; 2],
@@ -175,6 +195,8 @@ impl JoinPlan {
             half,
             spill_directory: options.spill_directory,
             has_filter: options.has_filter,
+            first_pass: options.first_pass,
+            threads: options.threads.max(1),
             samples: SAMPLES,
         })
     }
@@ -195,7 +217,7 @@ impl JoinPlan {
         self.on_disk().iter().sum::<usize>() as u64 * self.run_bytes()
     }
 
-    /// Returns the bytes of pinned host memory that the join takes beside those of the ring.
+    /// Returns the bytes of pinned host memory that the join takes for runs that spill.
     pub fn host_bytes(&self) -> u64 {
         (self.in_host + 2 * self.half) as u64 * self.run_bytes()
     }
@@ -208,6 +230,17 @@ impl JoinPlan {
     /// Returns the bytes of the memory of a run, and of its place on disk.
     pub(crate) fn run_bytes(&self) -> u64 {
         run_bytes(self.run)
+    }
+
+    /// Returns the bytes of pinned host memory in which the CPU divides runs that stay in device memory: a run for each
+    /// thread.
+    pub(crate) fn cpu_staging_bytes(&self) -> u64 {
+        match self.first_pass {
+            FirstPass::Gpu => 0,
+            FirstPass::Cpu | FirstPass::Choose => {
+                self.threads.min(self.resident) as u64 * self.run_bytes()
+            }
+        }
     }
 
     /// Returns the bytes of each half of the memory through which runs pass to disk.
@@ -304,6 +337,8 @@ mod tests {
             spill_directory: None,
             ring,
             has_filter: false,
+            first_pass: FirstPass::Gpu,
+            threads: 2,
         };
         JoinPlan::new(Width::Eight, rows, options)
     }
@@ -319,6 +354,8 @@ mod tests {
                 slot_bytes: 16 << 20,
             },
             has_filter: false,
+            first_pass: FirstPass::Gpu,
+            threads: 2,
         };
         JoinPlan::new(Width::Eight, [1_024_000_000; 2], options)
     }
@@ -377,6 +414,8 @@ mod tests {
                     slot_bytes,
                 },
                 has_filter: false,
+                first_pass: FirstPass::Gpu,
+                threads: 2,
             };
             JoinPlan::new(Width::Eight, rows, options).expect("enough memory")
         };
@@ -402,6 +441,8 @@ mod tests {
                     slot_bytes: 16 << 20,
                 },
                 has_filter,
+                first_pass: FirstPass::Gpu,
+                threads: 2,
             };
             JoinPlan::new(Width::Eight, [1_024_000_000; 2], options)
         };

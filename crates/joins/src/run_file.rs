@@ -3,7 +3,6 @@
 use std::ops::Deref;
 
 use forebay_movement::storage::{Access, DataFile, FileError};
-use parking_lot::Mutex;
 
 use crate::JoinError;
 use crate::crew::Crew;
@@ -78,18 +77,7 @@ fn each<P: Send>(
     crew: &Crew<'_>,
     work: impl Fn(P) -> Result<(), FileError> + Sync,
 ) {
-    let threads = THREADS.min(pieces.len());
-    let left = Mutex::new(pieces.into_iter());
-    crew.on_threads(threads, || {
-        while crew.may_continue() {
-            let next = left.lock().next();
-            let Some(piece) = next else {
-                break;
-            };
-            work(piece)?;
-        }
-        Ok(())
-    });
+    crew.each(pieces, THREADS, |piece| Ok(work(piece)?));
 }
 
 #[cfg(test)]

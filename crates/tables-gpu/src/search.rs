@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::column::{Chunk, Column};
 use crate::columns::{ColumnKey, Columns, Read};
 use crate::engine::{Memory, TextSearch};
+use crate::file_key::FileKey;
 use crate::fragment::Source;
 use crate::giving_way::Need;
 use crate::kept::{Kept, Place};

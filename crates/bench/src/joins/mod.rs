@@ -39,7 +39,7 @@ use crate::results::ResultArgs;
 use place::Place;
 use report::{Case, Report, Sample};
 use section::{Section, has_named, names, sections};
-use size::{SCALE_MAX, SCALE_MIN, Tuples};
+use size::{Tuples, scale};
 use spilled::{Spilled, SpilledArgs};
 use table::{COMPOSITE_TABLES, TABLES, Table};
 
@@ -92,7 +92,7 @@ pub struct JoinsArgs {
     /// Run every section once on few tuples, to check that it works; the measured times mean nothing. With
     /// `--workloads` or `--tables`, sections that have none of them are left out.
     #[arg(long, conflicts_with_all = [
-        "scale", "rounds", "device_bytes", "host_bytes", "spill_directory", "selectivity", "filter"
+        "scale", "rounds", "device_bytes", "host_bytes", "spill_directory", "selectivity", "filter", "first_pass"
     ])]
     pub smoke: bool,
     /// What becomes of the results.
@@ -190,13 +190,6 @@ pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
         session.measure_alone(section, args)?;
     }
     session.report.results.end()
-}
-
-/// Parses a scale.
-fn scale(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok();
-    let number = number.filter(|number| (SCALE_MIN..=SCALE_MAX).contains(number));
-    number.ok_or_else(|| format!("use a number from {SCALE_MIN} to {SCALE_MAX}"))
 }
 
 /// Returns the parser of the size of a chunk.

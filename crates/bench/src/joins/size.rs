@@ -4,12 +4,19 @@ use clap::ValueEnum;
 use forebay_hash_index::{ProbeKeys, Width, Workload};
 
 /// Minimum of the scale.
-pub(super) const SCALE_MIN: f64 = 0.000_01;
+const SCALE_MIN: f64 = 0.000_01;
 /// Maximum of the scale; workload C then has 4.1 G tuples a side, nearly all keys of 4 bytes.
-pub(super) const SCALE_MAX: f64 = 4.0;
+const SCALE_MAX: f64 = 4.0;
 
 /// Rows below which no build side is scaled: that of workload B, whose table lies in the caches.
 const BUILD_ROWS_MIN: u64 = 1 << 18;
+
+/// Parses a scale.
+pub(super) fn scale(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok();
+    let number = number.filter(|number| (SCALE_MIN..=SCALE_MAX).contains(number));
+    number.ok_or_else(|| format!("use a number from {SCALE_MIN} to {SCALE_MAX}"))
+}
 
 /// A workload of the paper, or one like it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

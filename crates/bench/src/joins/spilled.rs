@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use forebay_cancel::Stop;
 use forebay_device::{Device, available_host_bytes};
 use forebay_hash_index::{JoinTotals, ProbeKeys, Side, TableShape, Width, Workload};
-use forebay_joins::{JoinError, JoinOptions, JoinPlan, PartitionedJoin, PinnedColumns};
+use forebay_joins::{
+    FirstPass, JoinError, JoinOptions, JoinPlan, JoinReport, PartitionedJoin, PinnedColumns,
+};
 use forebay_movement::RingOptions;
 use forebay_movement::storage::{DataFile, PageCache};
 
@@ -51,17 +53,54 @@ pub struct SpilledArgs {
     /// `spilled`. A Bloom filter in device memory takes a byte for each row of the build side.
     #[arg(long)]
     pub filter: bool,
+    /// Measure the join in partitions once for each of these processors of the first pass, on the same rows, in the
+    /// section `spilled`. The default is `gpu`.
+    #[arg(long, value_name = "PROCESSOR", value_delimiter = ',')]
+    pub first_pass: Vec<Processor>,
+}
+
+/// The processor that divides both sides into partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Processor {
+    /// The GPU.
+    Gpu,
+    /// All cores of the CPU.
+    Cpu,
+    /// The one that divides a sample of the rows in less time; the sample is taken in the run that warms up. With
+    /// `--filter`, or if there are few rows, the GPU.
+    Choose,
+}
+
+impl Processor {
+    fn first_pass(self) -> FirstPass {
+        match self {
+            Processor::Gpu => FirstPass::Gpu,
+            Processor::Cpu => FirstPass::Cpu,
+            Processor::Choose => FirstPass::Choose,
+        }
+    }
+
+    /// Returns the name of the case, and its devices.
+    fn case(self, gpu: &str, threads: usize) -> (&'static str, String) {
+        let both = || format!("{gpu}+host:{threads}");
+        match self {
+            Processor::Gpu => ("join-triton/partitioned", gpu.to_owned()),
+            Processor::Cpu => ("join-triton/partitioned-by-cpu", both()),
+            Processor::Choose => ("join-triton/partitioned-by-choice", both()),
+        }
+    }
 }
 
 impl SpilledArgs {
     /// Returns each option, and whether it is given.
-    pub(super) fn given(&self) -> [(&'static str, bool); 5] {
+    pub(super) fn given(&self) -> [(&'static str, bool); 6] {
         [
             ("--device-bytes", self.device_bytes.is_some()),
             ("--host-bytes", self.host_bytes.is_some()),
             ("--spill-directory", self.spill_directory.is_some()),
             ("--selectivity", self.selectivity.is_some()),
             ("--filter", self.filter),
+            ("--first-pass", !self.first_pass.is_empty()),
         ]
     }
 }
@@ -89,6 +128,8 @@ fn thousandths(text: &str) -> Result<u32, String> {
 pub(super) struct Spilled {
     workload: Workload,
     options: JoinOptions,
+    /// The processors whose first pass is measured.
+    processors: Vec<Processor>,
 }
 
 impl Spilled {
@@ -104,8 +145,18 @@ impl Spilled {
             spill_directory: args.spill_directory.clone(),
             ring,
             has_filter: args.filter,
+            first_pass: FirstPass::Gpu,
+            threads: forebay_device::cores(),
         };
-        Spilled { workload, options }
+        let processors = match &args.first_pass[..] {
+            [] => vec![Processor::Gpu],
+            named => named.to_vec(),
+        };
+        Spilled {
+            workload,
+            options,
+            processors,
+        }
     }
 
     /// Returns a join of a smoke run, whose runs are in device memory, in host memory and on disk. A filter drops
@@ -123,7 +174,10 @@ impl Spilled {
                 spill_directory: Some(std::env::temp_dir()),
                 ring,
                 has_filter: true,
+                first_pass: FirstPass::Gpu,
+                threads: forebay_device::cores(),
             },
+            processors: Processor::value_variants().to_vec(),
         }
     }
 
@@ -158,12 +212,15 @@ pub(super) fn check(args: &JoinsArgs) -> Result<()> {
         host_bytes,
         spill_directory,
         filter,
+        first_pass,
         ..
     } = &args.spilled;
-    let is_given = host_bytes.is_some() || spill_directory.is_some() || *filter;
+    let is_given =
+        host_bytes.is_some() || spill_directory.is_some() || *filter || !first_pass.is_empty();
     ensure!(
         !is_given || has_named(&args.tables, &[Table::Partitioned]),
-        "`--host-bytes`, `--spill-directory` and `--filter` have an effect only on the table `partitioned`"
+        "`--host-bytes`, `--spill-directory`, `--filter` and `--first-pass` have an effect only on the table \
+         `partitioned`"
     );
     Ok(())
 }
@@ -200,7 +257,10 @@ pub(super) fn measure(session: &mut Session, mut spilled: Spilled) -> Result<()>
             let left = available_host_bytes();
             spilled.options.host_bytes = left - left / 8;
         }
-        partitioned(session, &gpu, &spilled, answer, sides)?;
+        for processor in spilled.processors.clone() {
+            spilled.options.first_pass = processor.first_pass();
+            partitioned(session, &gpu, (&spilled, processor), answer, sides)?;
+        }
     }
     if session.tables.contains(&Table::LinearProbing) {
         in_hybrid_table(session, &gpu, (&workload, answer), device_bytes, sides)?;
@@ -211,12 +271,13 @@ pub(super) fn measure(session: &mut Session, mut spilled: Spilled) -> Result<()>
 fn partitioned(
     session: &mut Session,
     gpu: &Arc<Device>,
-    spilled: &Spilled,
+    (spilled, processor): (&Spilled, Processor),
     answer: JoinTotals,
     sides: (&PinnedColumns, &PinnedColumns),
 ) -> Result<()> {
     let plan = spilled.plan()?;
-    let case = ("join-triton/partitioned", gpu.name());
+    let (name, devices) = processor.case(gpu.name(), session.threads);
+    let case = (name, devices.as_str());
     for (metric, value) in [
         ("spilled_bytes", plan.spill_bytes()),
         ("disk_bytes", plan.disk_bytes()),
@@ -229,10 +290,10 @@ fn partitioned(
     let mut join = PartitionedJoin::new(gpu, plan)?;
     let took = began.elapsed().as_secs_f64();
     session.report.add_apart(case, "allocation_s", &[took])?;
-    let mut filtered = Vec::new();
+    let mut reports = Vec::new();
     let samples = (0..=session.rounds).map(|_| {
         let report = join.run(sides, &Stop::never())?;
-        filtered.push(report.filtered_rows as f64);
+        reports.push(report);
         Ok(Sample {
             allocation: None,
             times: Times::Partitions {
@@ -244,9 +305,31 @@ fn partitioned(
     });
     let samples: Vec<Sample> = samples.collect::<Result<_>>()?;
     if spilled.options.has_filter {
+        let filtered = reports.iter().map(|report| report.filtered_rows as f64);
+        let filtered: Vec<f64> = filtered.collect();
         session.report.add_apart(case, "filtered_rows", &filtered)?;
     }
+    if let (Processor::Choose, Some(report)) = (processor, reports.last()) {
+        add_choice(session, case, report)?;
+    }
     add(session, case, (&spilled.workload, answer), &samples)
+}
+
+/// Reports which processor was chosen for the first pass, and from what times.
+fn add_choice(session: &mut Session, case: (&str, &str), report: &JoinReport) -> Result<()> {
+    let chosen = if report.is_by_cpu { "CPU" } else { "GPU" };
+    session
+        .report
+        .note(&format!("{}: the {chosen} divides", case.0));
+    let Some(times) = report.sample else {
+        return Ok(());
+    };
+    for (metric, time) in [("sample_cpu_s", times.cpu), ("sample_gpu_s", times.gpu)] {
+        session
+            .report
+            .add_apart(case, metric, &[time.as_secs_f64()])?;
+    }
+    Ok(())
 }
 
 fn in_hybrid_table(
@@ -315,7 +398,12 @@ mod tests {
 
     #[test]
     fn options_of_partitions_need_them_and_a_folder_that_exists() {
-        for option in ["--host-bytes=1G", "--spill-directory=/tmp", "--filter"] {
+        for option in [
+            "--host-bytes=1G",
+            "--spill-directory=/tmp",
+            "--filter",
+            "--first-pass=cpu",
+        ] {
             let flags = ["--only=spilled", "--tables=linear-probing", option];
             let args = parse(&flags).expect("right flags");
             let error = sections(&args, None).expect_err("it has no effect");

@@ -114,6 +114,7 @@ fn every_section_gives_the_answer() {
     }
     for (case, metric) in [
         ("join-triton/partitioned", "join_s"),
+        ("join-triton/partitioned-by-cpu", "join_s"),
         ("join-c-gpus/partitioned", "join_s"),
     ] {
         assert_eq!(has(case, metric), found.is_ok(), "{case}");
@@ -170,6 +171,7 @@ fn options_without_effect_are_refused_before_a_file_is_made() {
         ("--spill-directory /tmp", "has an effect only in `spilled`"),
         ("--selectivity 0.1", "has an effect only in `spilled`"),
         ("--only cpu --filter", "has an effect only in `spilled`"),
+        ("--first-pass cpu", "has an effect only in `spilled`"),
         (
             "--plot plots",
             "`--plot` has an effect only in `hybrid`, `spilled`",

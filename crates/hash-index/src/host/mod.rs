@@ -6,6 +6,7 @@ mod copy;
 mod linear;
 mod partitions;
 mod perfect;
+mod runs;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,6 +24,7 @@ pub use copy::{CopyInFlight, HostCopy};
 use linear::Linear;
 pub use partitions::HostPartitions;
 use perfect::Perfect;
+pub use runs::{HostSieve, HostSlices};
 
 /// Rows that a thread asks the table for ahead of their turn.
 ///
@@ -83,6 +85,9 @@ trait Row: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the hash of a key.
     fn hash(key: Self::Key) -> u64;
+
+    /// Returns a key that is a single number; `None` if keys are composite.
+    fn single(key: Self::Key) -> Option<u64>;
 }
 
 impl<K: Word, P: Word> Row for (K, P) {
@@ -103,6 +108,11 @@ impl<K: Word, P: Word> Row for (K, P) {
     #[inline]
     fn hash(key: u64) -> u64 {
         hash_of(key)
+    }
+
+    #[inline]
+    fn single(key: u64) -> Option<u64> {
+        Some(key)
     }
 }
 
@@ -129,6 +139,11 @@ impl Row for CompositeRow {
     #[inline]
     fn hash(key: u128) -> u64 {
         hash_of_composite(key)
+    }
+
+    #[inline]
+    fn single(_: u128) -> Option<u64> {
+        None
     }
 }
 

@@ -47,9 +47,9 @@ kernel_arguments! {
         pub(crate) count: u64,
     }
 
-    /// The rows of a run that are of one partition: `count` rows, from the row `begin` of the run on. In a run of a
-    /// device, the keys begin at the bytes of `begin` rows. The payloads follow behind the bytes of as many keys as
-    /// `count` rounded up to [`SLICE_ROWS`].
+    /// The rows of a run that are of one partition: `count` rows, from the row `begin` of the run on. In a run that
+    /// kernels read, the keys begin at the bytes of `begin` rows. The payloads follow behind the bytes of as many keys
+    /// as `count` rounded up to [`SLICE_ROWS`].
     pub(crate) struct Slice {
         pub(crate) begin: u32,
         pub(crate) count: u32,

@@ -15,7 +15,7 @@ use crate::workload::Side;
 /// are false positives.
 const ROWS_OF_WORD: u64 = 8;
 /// The key of an empty slot; no heavy key.
-const EMPTY: u64 = u64::MAX;
+pub(crate) const EMPTY: u64 = u64::MAX;
 
 /// Drops rows of both sides before they are divided. It counts and sums up rows of heavy keys, of which the build
 /// side has many. If it has a Bloom filter, it adds the keys of the other rows of the build side, and drops rows of
@@ -181,7 +181,7 @@ fn slot_count(heavy_keys: usize) -> usize {
     (2 * heavy_keys).next_power_of_two().max(2)
 }
 
-/// Returns the slots of heavy keys, as `heavy_rows` in `sieve.cuh` searches them.
+/// Returns the slots of heavy keys, as `heavy_rows` in `sieve.cuh` and `host/runs.rs` search them.
 ///
 /// # Panics
 /// If 2^64 - 1 is among the keys.

@@ -266,17 +266,20 @@ fn of_last_gpu(count: u64, width: Width) -> Vec<u64> {
     keys
 }
 
-/// Returns joins of which 5 and 9 may be heavy keys: with matches of all rows, of some, and of none. The keys of the
-/// last one are composite.
+/// Returns joins of which 5 and 9 may be heavy keys: with matches of all rows, of some, and of none. The keys of some
+/// are composite.
 pub(super) fn sifted() -> Vec<Case> {
+    let with_heavy = |width| {
+        let marker = marker(width);
+        let build = scattered(900, width).chain([9; 1500]).chain([marker; 3]);
+        let probe = scattered(1200, width).chain([9; 70]).chain([marker; 2]);
+        linear("a key among others", width, build, probe)
+    };
     let mut cases = Vec::new();
     for width in WIDTHS {
-        let marker = marker(width);
-        let with_heavy = scattered(900, width).chain([9; 1500]).chain([marker; 3]);
-        let probe = scattered(1200, width).chain([9; 70]).chain([marker; 2]);
         cases.extend([
             linear("one key in all rows", width, [9; 9000], [9; 300]),
-            linear("a key among others", width, with_heavy, probe),
+            with_heavy(width),
             linear(
                 "no match",
                 width,
@@ -304,6 +307,7 @@ pub(super) fn sifted() -> Vec<Case> {
         keys(0..700),
         keys(630..1330),
     ));
+    cases.extend([Width::FourEight, Width::EightFour].map(with_heavy));
     cases
 }
 

@@ -17,7 +17,10 @@ use crate::kernels::{
 };
 use crate::partitions::sieve::{filter_words, heavy_slots, kept_words, matches};
 use crate::partitions::tables;
-use crate::{IndexError, InterleavedRows, RunShape, Side, TableShape, Width, Workload};
+use crate::{
+    HostRows, HostSieve, IndexError, InterleavedRows, RunShape, Side, Sifted, TableShape, Width,
+    Workload,
+};
 
 /// Where the image of memory is mapped. No process has anything there.
 const BASE: u64 = 0x1000_0000_0000;
@@ -237,13 +240,14 @@ impl Emulated {
         let mut image = Image::new();
         let slots = image.reserve(table_bytes as usize, 0);
         let totals = image.reserve(size_of::<JoinTotals>(), 0);
-        let sieve = asked.map(|(heavy_keys, has_filter)| {
+        let sieves = asked.map(|(heavy_keys, has_filter)| {
             let filter_rows = has_filter.then_some(case.build.len() as u64);
-            sieve(&mut image, shape, (heavy_keys, filter_rows))
+            let on_host = HostSieve::new(heavy_keys, filter_rows);
+            (sieve(&mut image, shape, (heavy_keys, filter_rows)), on_host)
         });
         let [build, probe] = [(&case.build, Side::Build), (&case.probe, Side::Probe)].map(|side| {
-            let sieve = sieve.map(|sieve| for_side(sieve, side.1));
-            self.divide(&mut image, (side.0, sieve), shape, blocks)
+            let sieves = sieves.as_ref();
+            self.divide_side(&mut image, (side.0, side.1), sieves, (shape, blocks))
         });
         for partition in 0..shape.partitions() {
             let of_side = |side: &Divided| -> Vec<u64> {
@@ -254,8 +258,7 @@ impl Emulated {
                 let begin = (slots - BASE) as usize;
                 image.bytes[begin..begin + table.slot_bytes() as usize].fill(0xFF);
                 let outcome = image.reserve(size_of::<Outcome>(), 0);
-                let none = DevicePointerMut::new(0);
-                let places = (DevicePointerMut::new(slots), none);
+                let places = (DevicePointerMut::new(slots), DevicePointerMut::new(0));
                 let index = HashIndexRef::new(&table, places, &Contents::default()).after(bits);
                 let rows = |side: &Divided, runs: std::ops::Range<usize>| PartitionRows {
                     runs: DevicePointer::new(side.places + (runs.start * size_of::<Run>()) as u64),
@@ -287,11 +290,29 @@ impl Emulated {
             }
         }
         let mut totals = JoinTotals::read(image.at(totals));
-        let Some(sieve) = sieve else {
-            return Ok((totals, 0));
-        };
-        totals.add(matches(&heavy_rows(&image, &sieve)));
-        Ok((totals, u64::read(image.at(sieve.filtered.address()))))
+        let sifted = sieves.map_or_else(Sifted::default, |(sieve, on_host)| {
+            let sifted = sifted(&image, &sieve);
+            assert_eq!(sifted, on_host.finish(), "{} on the host", case.name);
+            sifted
+        });
+        totals.add(sifted.totals);
+        Ok((totals, sifted.filtered_rows))
+    }
+
+    /// Divides the rows of a side into runs, or those that a sieve keeps. Asserts that the CPU makes the same runs,
+    /// with a sieve of its own.
+    fn divide_side(
+        &self,
+        image: &mut Image,
+        (rows, side): (&[(u128, u64)], Side),
+        sieves: Option<&(Sifting, HostSieve)>,
+        (shape, blocks): (RunShape, u32),
+    ) -> Divided {
+        let sieve = sieves.map(|(sieve, _)| for_side(*sieve, side));
+        let divided = self.divide(image, (rows, sieve), shape, blocks);
+        let sieve = sieves.map(|(_, on_host)| (on_host, side));
+        assert_is_as_on_host(image, (rows, &divided), shape, sieve);
+        divided
     }
 
     /// Divides the rows of a side into runs, or those that a sieve keeps. Then each run is copied.
@@ -452,6 +473,14 @@ fn heavy_rows(image: &Image, sieve: &Sifting) -> Vec<HeavyRows> {
     rows.take(2 * slots_of(sieve)).collect()
 }
 
+/// Returns the results of a sieve of the build side.
+fn sifted(image: &Image, sieve: &Sifting) -> Sifted {
+    Sifted {
+        totals: matches(&heavy_rows(image, sieve)),
+        filtered_rows: u64::read(image.at(sieve.filtered.address())),
+    }
+}
+
 /// Returns the sieve for a side; it is that of the build side.
 fn for_side(sieve: Sifting, side: Side) -> Sifting {
     let of_build = (slots_of(&sieve) * size_of::<HeavyRows>()) as u64;
@@ -471,6 +500,34 @@ struct Divided {
     places: u64,
     /// Rows of all partitions of the first run, then of the next one.
     counts: Vec<u64>,
+}
+
+/// Asserts that the CPU divides the rows of a side into the same runs as kernels. A slice has its rows in any order.
+fn assert_is_as_on_host(
+    image: &Image,
+    (rows, divided): (&[(u128, u64)], &Divided),
+    shape: RunShape,
+    sieve: Option<(&HostSieve, Side)>,
+) {
+    let width = shape.width();
+    let runs = image.at(divided.places).chunks(size_of::<Run>());
+    for (rows, run) in rows.chunks(shape.rows() as usize).zip(runs.map(Run::read)) {
+        let (keys, payloads) = super::cases::columns(rows, width);
+        let rows = HostRows {
+            keys: &keys,
+            payloads: &payloads,
+        };
+        let mut on_host = vec![0; shape.bytes() as usize];
+        let slices = shape.divide(rows, sieve, &mut on_host).0;
+        let found = image.at(run.slices.address()).chunks(size_of::<Slice>());
+        let found: Vec<Slice> = found.map(Slice::read).take(slices.len()).collect();
+        assert_eq!(format!("{slices:?}"), format!("{found:?}"));
+        for slice in slices {
+            let by_kernels = slice.sorted_rows(image.at(run.rows.address()), width);
+            let by_host = slice.sorted_rows(&on_host, width);
+            assert!(by_kernels == by_host, "{slice:?} of {shape:?}");
+        }
+    }
 }
 
 /// Compiles kernels that take the same arguments.

@@ -2,6 +2,7 @@
 
 mod disk;
 mod faults;
+mod first_pass;
 mod gpus;
 mod widths;
 
@@ -20,7 +21,7 @@ use forebay_movement::{MoveError, RingOptions};
 use self::faults::{assert_uses, guard};
 use crate::join::MakeFile;
 use crate::measure::{GPU_ROWS, TableHome, gpu_table};
-use crate::{JoinError, JoinOptions, JoinPlan, PartitionedJoin, PinnedColumns};
+use crate::{FirstPass, JoinError, JoinOptions, JoinPlan, PartitionedJoin, PinnedColumns};
 
 /// Returns the first GPU, of which tests use this much memory. Without one, prints that the test is skipped, or panics
 /// if `FOREBAY_REQUIRE_GPU=1`.
@@ -84,6 +85,8 @@ fn plan_with(has_filter: bool, width: Width, rows: [u64; 2], device_bytes: u64) 
         spill_directory: None,
         ring,
         has_filter,
+        first_pass: FirstPass::Gpu,
+        threads: 3,
     };
     JoinPlan::new(width, rows, options).expect("enough memory")
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use forebay_cancel::Stop;
 use forebay_hash_index::{JoinTotals, ProbeKeys, Side, Width, Workload};
 
+use super::first_pass::by;
 use super::{generated, gpu, pinned_of, placed, plan_with};
-use crate::PartitionedJoin;
+use crate::{FirstPass, PartitionedJoin};
 
 #[test]
 fn a_gpu_joins_rows_of_all_widths_in_partitions() {
@@ -35,6 +36,7 @@ fn a_gpu_joins_rows_of_all_widths_in_partitions() {
                 placed(&all, [0, usize::MAX, 0]),
                 placed(&all, [3, 4, 2]),
                 placed(&all, [0, 0, 2]),
+                by(FirstPass::Cpu, &placed(&all, [3, 4, 2])),
                 all,
             ] {
                 let mut join = PartitionedJoin::new(&device, plan.clone()).expect("memory");
@@ -93,6 +95,7 @@ fn a_gpu_finds_all_matches_of_composite_keys_that_runs_share() {
     for plan in [
         placed(&in_host, [1, 1, 2]),
         placed(&in_host, [0, 0, 2]),
+        by(FirstPass::Cpu, &placed(&in_host, [1, 1, 2])),
         in_host,
     ] {
         let mut join = PartitionedJoin::new(&device, plan.clone()).expect("memory");
