@@ -1,6 +1,6 @@
 //! Joins by the ratio and the sizes of both sides, by skew and by selectivity: the subjects of figures of Lutz et al.
-//! (SIGMOD 2020, section 7), with both sides and the table in device memory; without a GPU, in host memory. Joins by skew
-//! may have the table in host memory, and the sides in device memory.
+//! (SIGMOD 2020, section 7), with both sides and the table in device memory; without a GPU, in host memory. Joins by
+//! skew also have the table alone in host memory.
 
 use std::slice;
 use std::sync::Arc;

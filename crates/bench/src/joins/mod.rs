@@ -292,7 +292,7 @@ impl Session {
             Section::Places => places::measure(self, &args.workloads(section)),
             Section::ProbeBeyond => beyond::measure_probe_sides(self, args.scale),
             Section::BuildBeyond => {
-                beyond::measure_build_sides(self, args.scale, args.spilled(self.ring))
+                beyond::measure_build_sides(self, args.scale, &args.spilled(self.ring))
             }
         }
     }

@@ -31,7 +31,7 @@ fn smoke(folder: &Path) -> Vec<Record> {
 }
 
 /// Cases with a rate of probes that need a GPU.
-const PROBED_BY_GPUS: [&str; 18] = [
+const PROBED_BY_GPUS: [&str; 25] = [
     "join-a-device/perfect",
     "join-b-device/linear-probing",
     "join-c-device/bucketed",
@@ -40,6 +40,7 @@ const PROBED_BY_GPUS: [&str; 18] = [
     "join-composite-device/linear-probing",
     "join-a-pinned/zero-copy/perfect",
     "join-a-pinned/ring/linear-probing",
+    "join-c-pinned/ring/perfect",
     "join-hybrid/linear-probing/667",
     "join-triton/hybrid",
     "join-a-gpus/replicated",
@@ -47,9 +48,15 @@ const PROBED_BY_GPUS: [&str; 18] = [
     "figures/transfer-a/ring/perfect",
     "figures/transfer-a/zero-copy/bucketed",
     "figures/transfer-a/pinned-copy/linear-probing",
+    "figures/skew-host/1.25/perfect",
+    "figures/probe-beyond/65536/linear-probing",
+    "figures/build-beyond/30000/perfect",
     "join-a-co-processing/gpu",
     "join-a-co-processing/gpu-and-cpu",
     "join-a-co-processing/gpu-builds",
+    "join-c-co-processing/gpu",
+    "join-a-places/device/device/bucketed",
+    "join-c-places/host/host/perfect",
 ];
 
 /// Plots that need no GPU.
@@ -110,11 +117,15 @@ fn every_section_gives_the_answer() {
         );
     }
     for metric in ["giga_tuples_per_s", "cpu_share"] {
-        assert!(has("join-a-co-processing/cpu", metric), "{metric}");
+        for workload in ["a", "b", "c"] {
+            let case = format!("join-{workload}-co-processing/cpu");
+            assert!(has(&case, metric), "{case}: {metric}");
+        }
     }
     for (case, metric) in [
         ("join-triton/partitioned", "join_s"),
         ("join-triton/partitioned-by-cpu", "join_s"),
+        ("figures/build-beyond/30000/partitioned", "join_s"),
         ("join-c-gpus/partitioned", "join_s"),
     ] {
         assert_eq!(has(case, metric), found.is_ok(), "{case}");
@@ -148,8 +159,8 @@ fn options_without_effect_are_refused_before_a_file_is_made() {
             "of the tables, `pinned` measures only `perfect`",
         ),
         (
-            "--only pinned --workloads b,c",
-            "of the workloads, `pinned` measures only `a`",
+            "--only pinned --workloads composite",
+            "of the workloads, `pinned` measures only `a`, `b`, `c`",
         ),
         (
             "--only gpus --workloads composite",
@@ -166,7 +177,10 @@ fn options_without_effect_are_refused_before_a_file_is_made() {
         ("--only figures --workloads a", "leave out `--workloads`"),
         ("--only cpu,spilled", "name `spilled` alone"),
         ("--only cpu --chunk-bytes 1M", "`--chunk-bytes` has an"),
-        ("--device-bytes 1G", "has an effect only in `spilled`"),
+        (
+            "--device-bytes 1G",
+            "has an effect only in `spilled`, `build-beyond`",
+        ),
         ("--only cpu --host-bytes 1G", "effect only in `spilled`"),
         ("--spill-directory /tmp", "has an effect only in `spilled`"),
         ("--selectivity 0.1", "has an effect only in `spilled`"),
@@ -178,7 +192,7 @@ fn options_without_effect_are_refused_before_a_file_is_made() {
         ),
         (
             "--smoke --workloads composite --plot plots",
-            "`gpus`, `figures`, `co-processing`: choose",
+            "`places`, `probe-beyond`, `build-beyond`: choose",
         ),
     ] {
         let mut args = parse(&flags.split(' ').collect::<Vec<_>>()).expect("right flags");
@@ -191,14 +205,20 @@ fn options_without_effect_are_refused_before_a_file_is_made() {
 
 #[test]
 fn a_run_has_the_sections_that_measure_what_is_named() {
-    use Section::{Cpu, Device, Figures, Gpus, Pinned, Spilled};
+    use Section::{BuildBeyond, CoProcessing, Cpu, Device, Figures, Gpus, Pinned, Places, Spilled};
     for (flags, expected) in [
         (&["--rounds=1"][..], &[Device, Pinned, Cpu][..]),
-        (&["--workloads=b"], &[Device, Cpu]),
+        (&["--workloads=b"], &[Device, Pinned, Cpu]),
         (&["--smoke", "--workloads=composite"], &[Device, Cpu]),
         (&["--tables=partitioned"], &[Cpu]),
-        (&["--smoke", "--workloads=b"], &[Device, Cpu, Gpus]),
-        (&["--smoke", "--tables=partitioned"], &[Cpu, Spilled, Gpus]),
+        (
+            &["--smoke", "--workloads=b"],
+            &[Device, Pinned, Cpu, Gpus, CoProcessing, Places],
+        ),
+        (
+            &["--smoke", "--tables=partitioned"],
+            &[Cpu, Spilled, Gpus, BuildBeyond],
+        ),
         (&["--smoke", "--only=figures,cpu"], &[Cpu, Figures]),
     ] {
         let args = parse(flags).expect("right flags");
