@@ -203,7 +203,7 @@ impl IndexBuilder {
     /// Takes memory for the slots of a table, such as [`HybridMemory`](forebay_device::cuda::HybridMemory), and queues
     /// the writes that empty it. Nothing else may write this memory as long as the table exists. It may be that of
     /// another GPU which this one [reaches](forebay_device::Device::reaches), and whose memory its kernels change by
-    /// [atomic operations](forebay_device::cuda::Gpu::atomic_peers).
+    /// [atomic operations](forebay_device::Device::has_atomics_on).
     ///
     /// # Errors
     /// If device memory is too small for a bit for each slot, or the device fails.

@@ -56,7 +56,5 @@ fn has_other(gpus: &[Arc<Device>]) -> bool {
     let [own, other, ..] = gpus else {
         return false;
     };
-    let details = own.details().zip(other.details());
-    let has_atomics = details.is_some_and(|(own, other)| own.atomic_peers.contains(&other.ordinal));
-    own.reaches(other) && has_atomics
+    own.reaches(other) && own.has_atomics_on(other)
 }

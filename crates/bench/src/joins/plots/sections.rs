@@ -291,6 +291,19 @@ mod tests {
     }
 
     #[test]
+    fn places_are_those_of_the_case() {
+        let case = |case| record::tests::record("joins", case, JOIN, 2.0);
+        let records = [
+            case("join-c-places/host/other-gpu/perfect"),
+            case("join-c-gpus/partitioned"),
+        ];
+        let bars = by_place(&records.iter().collect::<Vec<_>>());
+        let own = "C, sides in host, table in other-gpu, perfect: ";
+        assert!(bars[0].0.starts_with(own), "{bars:?}");
+        assert_eq!(bars.len(), 1 + 3 * PAPER_PLACES.len(), "{bars:?}");
+    }
+
+    #[test]
     fn memory_is_that_of_the_command() {
         for (options, expected) in [
             ("", ", 8G on the GPU"),
