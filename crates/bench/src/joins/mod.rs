@@ -63,7 +63,7 @@ const SLOW: Duration = Duration::from_secs(10);
 pub struct JoinsArgs {
     /// Fraction of the paper's tuples, from 0.00001 to 4. 1 needs 60 GiB of device memory and 110 GiB of host memory,
     /// or 48 and 72 GiB without the workload `composite`. The build sides of the workloads are not scaled below
-    /// 262,144 tuples; sections that have workloads of their own have minimums of their own.
+    /// 262,144 tuples; sections that have workloads of their own also have minimums of their own.
     #[arg(long, value_name = "NUMBER", default_value_t = 0.015625, value_parser = scale)]
     pub scale: f64,
     /// Measure only these workloads. The sections `pinned`, `gpus`, `co-processing` and `places` have `a`, `b` and `c`;
