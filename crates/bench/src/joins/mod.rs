@@ -284,7 +284,10 @@ impl Session {
                 let scale = if args.smoke { 0.0 } else { args.scale };
                 hybrid::measure(self, hybrid::workload(scale))
             }
-            Section::Spilled => spilled::measure(self, args.spilled(self.ring)),
+            Section::Spilled => {
+                let spilled = args.spilled(self.ring);
+                spilled::measure(self, spilled)
+            }
             Section::Gpus => gpus::measure(self, &args.workloads(section)),
             Section::Figures => figures::measure(self, args.scale),
             Section::SkewHost => figures::measure_skew_host(self, args.scale),
@@ -292,7 +295,8 @@ impl Session {
             Section::Places => places::measure(self, &args.workloads(section)),
             Section::ProbeBeyond => beyond::measure_probe_sides(self, args.scale),
             Section::BuildBeyond => {
-                beyond::measure_build_sides(self, args.scale, &args.spilled(self.ring))
+                let spilled = args.spilled(self.ring);
+                beyond::measure_build_sides(self, args.scale, &spilled)
             }
         }
     }

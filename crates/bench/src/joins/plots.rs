@@ -1,5 +1,5 @@
-//! Plots of the cases that begin with `figures`: rates by the ratio and the sizes of both sides, by skew, by selectivity
-//! and by transfer method. The other plots are in a module of their own.
+//! Plots of the cases that begin with `figures`: rates by the ratio and the sizes of both sides, by skew, by
+//! selectivity and by transfer method. The other plots are in a module of their own.
 
 mod sections;
 

@@ -268,11 +268,9 @@ unsafe fn enqueue(
         from.bytes,
         to.bytes
     );
-    let own = |memory| matches!(memory, Memory::Device(memory) if cuda.owns(memory));
-    let fills_peer =
-        || is_fill && matches!(to.memory, Memory::Device(memory) if cuda.reaches(memory));
+    let is_usable = |memory| matches!(memory, Memory::Device(it) if cuda.owns(it) || is_fill && cuda.reaches(it));
     assert!(
-        own(from.memory) || own(to.memory) || fills_peer(),
+        is_usable(from.memory) || is_usable(to.memory),
         "neither end is memory of this device"
     );
     let is_foreign = |memory| matches!(memory, Memory::Device(memory) if !cuda.owns(memory) && !memory.is_for_peers());

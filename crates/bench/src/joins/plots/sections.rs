@@ -30,8 +30,8 @@ const PAPER_TOGETHER: [(&str, [f64; 3]); 4] = [
     ("GPU + Het: POWER9 and V100, NVLink 2.0", [2.92, 4.85, 0.86]),
     ("GPU: V100, NVLink 2.0", [3.81, 4.16, 2.34]),
 ];
-/// Figures 13 and 14 of Lutz et al. by NVLink 2.0: the places of both sides and of the table, and the rates of workloads
-/// A, B and C.
+/// Figures 13 and 14 of Lutz et al. by NVLink 2.0: the places of both sides and of the table, and the rates of
+/// workloads A, B and C.
 const PAPER_PLACES: [(&str, [f64; 3]); 5] = [
     ("sides in device, table in device", [4.67, 19.08, 2.56]),
     ("sides in host, table in device", [3.82, 4.18, 2.64]),
