@@ -433,6 +433,12 @@ impl Device {
         gpus.is_some_and(|(own, other)| own.context.reaches(&other.context))
     }
 
+    /// Returns whether kernels of this GPU change the memory of `other` by atomic operations.
+    pub fn has_atomics_on(&self, other: &Device) -> bool {
+        let gpus = self.details().zip(other.details());
+        gpus.is_some_and(|(own, other)| own.atomic_peers.contains(&other.ordinal))
+    }
+
     /// Enables this GPU's access to the memory of `other`, if the cards are peers. Without peer access, copies between
     /// the two go through the host.
     pub(crate) fn enable_peer(&self, other: &Device) {

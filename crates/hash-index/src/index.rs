@@ -107,12 +107,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Asserts that it is in memory of this device.
+    /// Asserts that kernels of this device may use it: only its slots may be in memory of another device.
     ///
     /// # Panics
-    /// If it is in that of another one.
-    pub(crate) fn assert_is_of(&self, cuda: &Cuda) {
-        cuda.assert_owns(&self.slots);
+    /// If they may not.
+    pub(crate) fn assert_is_for(&self, cuda: &Cuda) {
+        cuda.assert_reaches(&self.slots);
         cuda.assert_owns(&self.taken);
     }
 
@@ -201,14 +201,16 @@ impl IndexBuilder {
     }
 
     /// Takes memory for the slots of a table, such as [`HybridMemory`](forebay_device::cuda::HybridMemory), and queues
-    /// the writes that empty it. Nothing else may write this memory as long as the table exists.
+    /// the writes that empty it. Nothing else may write this memory as long as the table exists. It may be that of
+    /// another GPU which this one [reaches](forebay_device::Device::reaches), and whose memory its kernels change by
+    /// [atomic operations](forebay_device::Device::has_atomics_on).
     ///
     /// # Errors
     /// If device memory is too small for a bit for each slot, or the device fails.
     ///
     /// # Panics
     /// If the memory is smaller than [`TableShape::slot_bytes`], its address is no multiple of 16, or it is that of
-    /// another device.
+    /// a device that this one does not reach.
     pub fn in_memory(
         cuda: &Cuda,
         shape: TableShape,
@@ -273,7 +275,7 @@ impl IndexBuilder {
         slots: DeviceView<u8>,
         stream: &Stream,
     ) -> Result<Self, IndexError> {
-        cuda.assert_owns(&slots);
+        cuda.assert_reaches(&slots);
         let address = slots.pointer().address();
         assert!(address.is_multiple_of(16), "slots at {address:#x}");
         let table = Table {

@@ -127,7 +127,7 @@ pub(crate) fn insert(
     outcome: &DeviceView<Outcome>,
     stream: &Stream,
 ) -> Result<InFlight, JobError> {
-    assert_is_of(cuda, table, rows);
+    assert_are_for(cuda, table, rows);
     cuda.assert_owns(outcome);
     let kernel = cuda.kernel(&INDEX, &table.entry("insert"))?;
     let arguments = Inserting {
@@ -151,7 +151,7 @@ pub(crate) fn probe(
     totals: &Totals,
     stream: &Stream,
 ) -> Result<InFlight, JobError> {
-    assert_is_of(cuda, table, rows);
+    assert_are_for(cuda, table, rows);
     cuda.assert_owns(totals.view());
     let kernel = cuda.kernel(&INDEX, &table.entry("probe"))?;
     let arguments = Probing {
@@ -214,8 +214,8 @@ pub(crate) fn generate(
 }
 
 /// Asserts that a table and rows are where kernels of this device may use them.
-fn assert_is_of(cuda: &Cuda, table: &Table, rows: &DeviceRows) {
-    table.assert_is_of(cuda);
+fn assert_are_for(cuda: &Cuda, table: &Table, rows: &DeviceRows) {
+    table.assert_is_for(cuda);
     rows.keys.assert_reaches(cuda);
     rows.payloads.assert_reaches(cuda);
 }

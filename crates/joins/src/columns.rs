@@ -72,6 +72,18 @@ impl PinnedColumns {
         }
     }
 
+    /// Returns the side of the first rows.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn first(&self, rows: u64) -> PinnedColumns {
+        assert!(rows <= self.count(), "{rows} rows of {}", self.count());
+        PinnedColumns {
+            rows: self.rows.start..self.rows.start + rows,
+            ..self.clone()
+        }
+    }
+
     /// Returns the bytes of the keys and of the payloads of some rows of the memory.
     fn bytes_of(&self, rows: &Range<u64>) -> [Range<usize>; 2] {
         [self.width.key_bytes(), self.width.bytes()]

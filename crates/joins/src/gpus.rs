@@ -413,12 +413,6 @@ fn probed(
     Ok(totals)
 }
 
-/// Returns whether kernels of a GPU change the memory of another one by atomic operations.
-fn has_atomics(device: &Device, other: &Device) -> bool {
-    let gpus = device.details().zip(other.details());
-    gpus.is_some_and(|(own, other)| own.atomic_peers.contains(&other.ordinal))
-}
-
 /// Joins with one table of linear probing, whose memory is interleaved over several GPUs. It holds the memory of the
 /// table, for several joins.
 #[derive(Debug)]
@@ -459,7 +453,8 @@ impl InterleavedJoin {
         check_reach(devices)?;
         assert_eq!(shape.method(), TableMethod::LinearProbing);
         assert!(rows == InterleavedRows::All || devices.len().is_power_of_two());
-        if let Some([device, other]) = first_pair(devices, |one, other| !has_atomics(one, other)) {
+        if let Some([device, other]) = first_pair(devices, |one, other| !one.has_atomics_on(other))
+        {
             return Err(JoinError::NoAtomics { device, other });
         }
         let memory = InterleavedMemory::new(devices, shape.slot_bytes());

@@ -18,14 +18,11 @@ use super::host::Columns;
 use super::pinned::pin;
 use super::report::{Sample, Times};
 use super::size::Tuples;
-use super::{Join, SMOKE_BYTES, Session, start_gpus};
+use super::{Join, Named, SMOKE_BYTES, Session, start_gpus};
 use crate::statistics::Summary;
 
-/// First part of the names of cases.
-const NAME: &str = "join-a-co-processing";
-
 /// Returns the name of a strategy in cases.
-fn name(strategy: Strategy) -> &'static str {
+fn name_of(strategy: Strategy) -> &'static str {
     match strategy {
         Strategy::Cpu => "cpu",
         Strategy::Gpu => "gpu",
@@ -56,27 +53,44 @@ impl Timed {
     }
 }
 
-/// Measures the joins of workload A with every strategy, on the first GPU and then on all; without a GPU, on the CPU.
-pub(super) fn measure(session: &mut Session, workload: Workload) -> Result<()> {
-    let join = session.join(Tuples::A, workload);
-    if let Err(error) = gpus() {
-        let text = format!("`co-processing`: the CPU joins alone: {error}");
-        session.report.note(&text);
-        return on_cpu(session, &join);
+/// Measures the joins of workloads with every strategy, on the first GPU and then on all; without a GPU, on the CPU.
+pub(super) fn measure(session: &mut Session, workloads: &[(Tuples, Workload)]) -> Result<()> {
+    let devices = match gpus() {
+        Ok(_) => Some(start_gpus("cuda", session.is_smoke.then_some(SMOKE_BYTES))?),
+        Err(error) => {
+            let text = format!("`co-processing`: the CPU joins alone: {error}");
+            session.report.note(&text);
+            None
+        }
+    };
+    for (tuples, workload) in workloads {
+        let name = format!("join-{}-co-processing", tuples.name());
+        let join = session.join(*tuples, *workload);
+        match &devices {
+            Some(devices) => on_one_and_all(session, (&name, &join), &devices.list())?,
+            None => on_cpu(session, (&name, &join))?,
+        }
     }
-    let devices = start_gpus("cuda", session.is_smoke.then_some(SMOKE_BYTES))?;
-    let all = devices.list();
+    Ok(())
+}
+
+/// Measures the join on the first GPU, and then on all if there are several.
+fn on_one_and_all(
+    session: &mut Session,
+    (name, join): Named<'_>,
+    all: &[Arc<Device>],
+) -> Result<()> {
     let mut side = |side, of_side: &str| {
-        let name = format!("{NAME}/{of_side}");
-        pin(session, &all[0], (&workload, side), &name)
+        let name = format!("{name}/{of_side}");
+        pin(session, &all[0], (&join.workload, side), &name)
     };
     let (build, probe) = (
         side(Side::Build, "build-side")?,
         side(Side::Probe, "probe-side")?,
     );
-    let cpu = on_gpus(session, &join, &all[..1], (&build, &probe), None)?;
+    let cpu = on_gpus(session, (name, join), &all[..1], (&build, &probe), None)?;
     if all.len() > 1 {
-        on_gpus(session, &join, &all, (&build, &probe), cpu)?;
+        on_gpus(session, (name, join), all, (&build, &probe), cpu)?;
     }
     Ok(())
 }
@@ -84,13 +98,13 @@ pub(super) fn measure(session: &mut Session, workload: Workload) -> Result<()> {
 /// Measures the join on some GPUs and the CPU. Returns the times of the CPU alone: `cpu` if it was measured before.
 fn on_gpus(
     session: &mut Session,
-    join: &Join,
+    join: Named<'_>,
     gpus: &[Arc<Device>],
     sides: (&PinnedColumns, &PinnedColumns),
     cpu: Option<Timed>,
 ) -> Result<Option<Timed>> {
     let options = CoProcessingOptions {
-        shape: shape(join),
+        shape: shape(join.1),
         ring: session.ring,
         threads: session.threads,
     };
@@ -112,14 +126,14 @@ fn on_gpus(
             Ok(joins.run(strategy, sides, &Stop::never())?)
         })?);
     }
-    note_choice(session, &join.workload, (&names, gpus.len()), &timed);
+    note_choice(session, join, (&names, gpus.len()), &timed);
     Ok(timed.into_iter().find(|it| it.strategy == Strategy::Cpu))
 }
 
 /// Notes the strategy that is chosen from the rates of the CPU alone and of the GPUs alone, beside the fastest one.
 fn note_choice(
     session: &Session,
-    workload: &Workload,
+    (name, join): Named<'_>,
     (names, gpus): (&str, usize),
     timed: &[Timed],
 ) {
@@ -127,6 +141,7 @@ fn note_choice(
     let (Some(cpu), Some(gpu)) = (of(Strategy::Cpu), of(Strategy::Gpu)) else {
         return;
     };
+    let workload = &join.workload;
     let table = gpu.rates(workload);
     let row_bytes = (2 * workload.width.bytes()) as f64;
     let rates = Rates {
@@ -142,20 +157,20 @@ fn note_choice(
     by_time.sort_by(|one, other| one.join_s().total_cmp(&other.join_s()));
     let fastest = by_time.first().map_or(chosen, |it| it.strategy);
     session.report.note(&format!(
-        "{NAME} on {names}: {} is chosen from the rates, {} was the fastest",
-        name(chosen),
-        name(fastest)
+        "{name} on {names}: {} is chosen from the rates, {} was the fastest",
+        name_of(chosen),
+        name_of(fastest)
     ));
 }
 
 /// Measures the join on the CPU alone.
-fn on_cpu(session: &mut Session, join: &Join) -> Result<()> {
+fn on_cpu(session: &mut Session, (name, join): Named<'_>) -> Result<()> {
     let threads = session.threads;
     let sides = [Side::Build, Side::Probe];
     let [build, probe] = sides.map(|side| Columns::generate(&join.workload, side, threads));
     let devices = format!("host:{threads}");
     let sides = (build.rows(), probe.rows());
-    add(session, (Strategy::Cpu, &devices), join, || {
+    add(session, (Strategy::Cpu, &devices), (name, join), || {
         Ok(join_on_cpu(shape(join), sides, threads, &Stop::never())?)
     })?;
     Ok(())
@@ -170,12 +185,12 @@ fn shape(join: &Join) -> TableShape {
 fn add(
     session: &mut Session,
     (strategy, devices): (Strategy, &str),
-    join: &Join,
+    (name, join): Named<'_>,
     mut once: impl FnMut() -> Result<CoProcessingReport>,
 ) -> Result<Timed> {
-    let case = format!("{NAME}/{}", name(strategy));
+    let case = format!("{name}/{}", name_of(strategy));
     let mut runs = Vec::new();
-    session.add((case.clone(), devices), join, || {
+    let timed = session.add((case.clone(), devices), join, || {
         let report = once()?;
         runs.push(report);
         Ok(Sample {
@@ -187,8 +202,7 @@ fn add(
             totals: report.totals,
         })
     })?;
-    // The first run warms up.
-    let runs = &runs[1..];
+    let runs = &runs[runs.len() - timed.len()..];
     let share = |run: &CoProcessingReport| run.cpu_rows as f64 / join.workload.probe_rows as f64;
     let shares: Vec<f64> = runs.iter().map(share).collect();
     let case = (case.as_str(), devices);

@@ -1,12 +1,17 @@
 //! Joins by the ratio and the sizes of both sides, by skew and by selectivity: the subjects of figures of Lutz et al.
-//! (SIGMOD 2020, section 7), with both sides and the table in device memory; without a GPU, in host memory.
+//! (SIGMOD 2020, section 7), with both sides and the table in device memory; without a GPU, in host memory. Joins by
+//! skew also have the table alone in host memory.
+
+use std::slice;
+use std::sync::Arc;
 
 use anyhow::Result;
+use forebay_device::Device;
 use forebay_device::cuda::gpus;
 use forebay_hash_index::{ProbeKeys, Width, Workload};
 
-use super::size::Tuples;
-use super::{Join, Session, device, host, moved, start_gpus};
+use super::place::Place;
+use super::{Session, device, host, moved, start_gpus};
 
 /// Rows of the build side at scale 1: those of workload A.
 const BUILD_ROWS: u64 = 1 << 27;
@@ -39,34 +44,66 @@ const PARTS: [u64; 6] = [1024, 256, 64, 16, 4, 1];
 /// # Errors
 /// If a join gives a wrong answer, memory is too small, or the device is lost.
 pub(super) fn measure(session: &mut Session, scale: f64) -> Result<()> {
-    let build_rows = match session.is_smoke {
-        true => SMOKE_ROWS,
-        false => ((BUILD_ROWS as f64 * scale) as u64).max(BUILD_ROWS_MIN),
-    };
+    let build_rows = build_rows(session, scale);
     let points = points(build_rows);
     if let Err(error) = gpus() {
         let text = format!("`figures`: the CPU joins, and no transfer method is measured: {error}");
         session.report.note(&text);
         for (name, workload) in points {
-            let join = join(session, workload);
+            let join = session.answer(workload);
             host::measure(session, &join, &name)?;
         }
         return Ok(());
     }
-    let devices = start_gpus("cuda:0", Some(device_bytes(session, &points)))?;
+    // The rest of the card is left to unified memory. The join by transfer method is as large as the largest of these.
+    let budget = device_bytes(session, points.iter().map(|(_, workload)| workload));
+    let devices = start_gpus("cuda:0", Some(budget))?;
     let gpu = devices.list().remove(0);
-    for (name, workload) in points {
-        let join = join(session, workload);
-        device::measure(session, &gpu, &join, &name)?;
-    }
-    let join = join(session, uniform(build_rows, TRANSFER_RATIO * build_rows));
+    on_gpu(session, &gpu, points, Place::Device)?;
+    let join = session.answer(uniform(build_rows, TRANSFER_RATIO * build_rows));
     moved::measure(session, &gpu, &join)
 }
 
-/// Returns the device memory that the largest join needs, which is also that by transfer method. The rest of the card
-/// is left to unified memory.
-fn device_bytes(session: &Session, points: &[(String, Workload)]) -> u64 {
-    let bytes = points.iter().map(|(_, workload)| {
+/// Measures the joins by skew, both sides in device memory and the table in host memory.
+///
+/// # Errors
+/// If a join gives a wrong answer, memory is too small, or the device is lost.
+pub(super) fn measure_skew_host(session: &mut Session, scale: f64) -> Result<()> {
+    let build_rows = build_rows(session, scale);
+    let points = by_skew("skew-host", uniform(build_rows, USUAL_RATIO * build_rows));
+    let budget = device_bytes(session, points.iter().map(|(_, workload)| workload));
+    let devices = start_gpus("cuda:0", Some(budget))?;
+    on_gpu(session, &devices.list()[0], points, Place::Host)
+}
+
+/// Measures joins on a GPU, both sides in its memory, and the table in a memory.
+fn on_gpu(
+    session: &mut Session,
+    gpu: &Arc<Device>,
+    points: impl IntoIterator<Item = (String, Workload)>,
+    table: Place,
+) -> Result<()> {
+    for (name, workload) in points {
+        let join = session.answer(workload);
+        device::measure(session, slice::from_ref(gpu), (&join, table), &name)?;
+    }
+    Ok(())
+}
+
+/// Returns the rows of the build side of workload A at a scale, which are fewer in a smoke run.
+pub(super) fn build_rows(session: &Session, scale: f64) -> u64 {
+    match session.is_smoke {
+        true => SMOKE_ROWS,
+        false => ((BUILD_ROWS as f64 * scale) as u64).max(BUILD_ROWS_MIN),
+    }
+}
+
+/// Returns the device memory that the largest of some joins needs.
+pub(super) fn device_bytes<'a>(
+    session: &Session,
+    workloads: impl Iterator<Item = &'a Workload>,
+) -> u64 {
+    let bytes = workloads.map(|workload| {
         let rows = workload.build_rows + workload.probe_rows;
         let shapes = session.shapes(workload).into_iter();
         let table = shapes.map(|(_, shape)| shape.bytes()).max().unwrap_or(0);
@@ -75,16 +112,8 @@ fn device_bytes(session: &Session, points: &[(String, Workload)]) -> u64 {
     bytes.max().unwrap_or(0) + OTHER_BYTES
 }
 
-/// Computes the answer of a workload, which has the tuples of workload A in other numbers or with other keys.
-fn join(session: &Session, workload: Workload) -> Join {
-    Join {
-        tuples: Tuples::A,
-        workload,
-        answer: workload.answer(session.threads),
-    }
-}
-
-fn uniform(build_rows: u64, probe_rows: u64) -> Workload {
+/// Returns a workload with the tuples of workload A in other numbers.
+pub(super) fn uniform(build_rows: u64, probe_rows: u64) -> Workload {
     Workload {
         width: Width::Eight,
         build_rows,
@@ -99,15 +128,6 @@ fn points(build_rows: u64) -> Vec<(String, Workload)> {
     let by_ratio = RATIOS.map(|ratio| {
         let workload = uniform(build_rows, ratio * build_rows);
         (format!("figures/ratio/1:{ratio}"), workload)
-    });
-    let by_skew = EXPONENTS.map(|hundredths| {
-        let probe_keys = ProbeKeys::Zipf { hundredths };
-        let exponent = f64::from(hundredths) / 100.0;
-        let workload = Workload {
-            probe_keys,
-            ..usual
-        };
-        (format!("figures/skew/{exponent}"), workload)
     });
     let by_share = SHARES.map(|thousandths| {
         let probe_keys = ProbeKeys::Matching { thousandths };
@@ -128,8 +148,22 @@ fn points(build_rows: u64) -> Vec<(String, Workload)> {
         let name = format!("figures/build-rows/{}", workload.build_rows);
         (name, workload)
     });
+    let by_skew = by_skew("skew", usual);
     let points = by_ratio.into_iter().chain(by_skew).chain(by_share);
     points.chain(by_probe_rows).chain(by_build_rows).collect()
+}
+
+/// Returns the points of a figure by skew.
+fn by_skew(figure: &str, usual: Workload) -> [(String, Workload); EXPONENTS.len()] {
+    EXPONENTS.map(|hundredths| {
+        let probe_keys = ProbeKeys::Zipf { hundredths };
+        let exponent = f64::from(hundredths) / 100.0;
+        let workload = Workload {
+            probe_keys,
+            ..usual
+        };
+        (format!("figures/{figure}/{exponent}"), workload)
+    })
 }
 
 #[cfg(test)]

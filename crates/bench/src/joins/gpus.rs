@@ -9,9 +9,9 @@ use forebay_hash_index::{DeviceRows, InterleavedRows, JoinTotals, Side, TableSha
 use forebay_joins::{GpuSides, InterleavedJoin, TableReport, join_in_partitions, join_replicated};
 
 use super::device::generate;
-use super::report::{Case, Sample, Times};
+use super::report::{Sample, Times};
 use super::size::Tuples;
-use super::{Join, SMOKE_BYTES, Session, Table, start_gpus};
+use super::{Join, Named, SMOKE_BYTES, Session, Table, start_gpus};
 
 /// Measures the joins of workloads on the first GPU and on all, of which each has as many rows of both sides.
 pub(super) fn measure(session: &mut Session, workloads: &[(Tuples, Workload)]) -> Result<()> {
@@ -19,11 +19,12 @@ pub(super) fn measure(session: &mut Session, workloads: &[(Tuples, Workload)]) -
     let all = devices.list();
     for (tuples, workload) in workloads {
         let join = session.join(*tuples, *workload);
-        let one = on_gpus(session, &join, &all[..1])?;
+        let name = format!("join-{}-gpus", tuples.name());
+        let one = on_gpus(session, (&name, &join), &all[..1])?;
         if all.len() == 1 {
             continue;
         }
-        for (name, devices, rate) in on_gpus(session, &join, &all)? {
+        for (name, devices, rate) in on_gpus(session, (&name, &join), &all)? {
             // One GPU has one way to use a table.
             let of_one = one.iter().find(|(of_one, ..)| name.starts_with(of_one));
             if let Some((.., of_one)) = of_one {
@@ -39,7 +40,7 @@ pub(super) fn measure(session: &mut Session, workloads: &[(Tuples, Workload)]) -
 /// Measures the join on some GPUs. Returns case, devices and median rate of each method.
 fn on_gpus(
     session: &mut Session,
-    join: &Join,
+    (name, join): Named<'_>,
     gpus: &[Arc<Device>],
 ) -> Result<Vec<(String, String, f64)>> {
     let count = gpus.len();
@@ -49,7 +50,7 @@ fn on_gpus(
         build: spread(gpus, join.workload, Side::Build)?,
         probe: spread(gpus, join.workload, Side::Probe)?,
     };
-    let name = |method| format!("join-{}-gpus/{method}", join.tuples.name());
+    let name = |method: &str| format!("{name}/{method}");
     let mut rates = Vec::new();
     let width = join.workload.width;
     if session.tables.contains(&Table::LinearProbing) {
@@ -125,22 +126,15 @@ fn add(
     (name, devices): (String, &str),
     mut once: impl FnMut() -> Result<(Times, JoinTotals)>,
 ) -> Result<(String, String, f64)> {
-    let samples = (0..=session.rounds).map(|_| {
+    let samples = session.add((name.clone(), devices), join, || {
         let (times, totals) = once()?;
         Ok(Sample {
             allocation: None,
             times,
             totals,
         })
-    });
-    let samples: Vec<Sample> = samples.collect::<Result<_>>()?;
-    let case = Case {
-        name: &name,
-        devices,
-        workload: &join.workload,
-    };
-    session.report.add(case, join.answer, &samples)?;
-    let mut times: Vec<_> = samples[1..].iter().map(Sample::time).collect();
+    })?;
+    let mut times: Vec<_> = samples.iter().map(Sample::time).collect();
     times.sort();
     let rate = 1.0 / times[times.len() / 2].as_secs_f64();
     Ok((name, devices.to_owned(), rate))

@@ -5,12 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use forebay_device::Device;
-use forebay_device::cuda::{Cuda, DeviceView, Fill, Stream, Transfer};
-use forebay_hash_index::{DeviceRows, IndexBuilder, ProbeKeys, Side, TableShape, Width, Workload};
-use forebay_joins::timed;
+use forebay_hash_index::{ProbeKeys, Side, Width, Workload};
 
-use super::device::{all, generate, on_gpu};
-use super::report::{Case, Sample, Times};
+use super::device::{all, generate, on_gpu, once};
+use super::report::Sample;
 use super::{Session, start_gpus};
 
 /// Thousandths of the table that are on the device: all, less and less, none. 667 is a table of 1.5 times its share.
@@ -35,7 +33,7 @@ pub(super) fn workload(scale: f64) -> Workload {
 /// Measures the joins with each table and share, both sides in device memory, and compares each with the model: the
 /// time is that of a table on the device and that of one in host memory, by their shares.
 pub(super) fn measure(session: &mut Session, workload: Workload) -> Result<()> {
-    let answer = workload.answer(session.threads);
+    let join = session.answer(workload);
     // The chunks of the table are not of the budget.
     let tuples = workload.build_rows + workload.probe_rows;
     let budget = tuples * 2 * workload.width.bytes() + workload.build_rows / 8 + OTHER_BYTES;
@@ -54,51 +52,21 @@ pub(super) fn measure(session: &mut Session, workload: Workload) -> Result<()> {
             let began = Instant::now();
             on_gpu(&gpu, move |cuda| Ok(moved.set_device_bytes(cuda, bytes)?))?;
             let moved = began.elapsed().as_secs_f64();
-            let samples = (0..=session.rounds).map(|_| {
-                let sides = (build.clone(), probe.clone());
-                once(&gpu, shape, memory.all(), sides)
-            });
-            let samples: Vec<Sample> = samples.collect::<Result<_>>()?;
             let name = format!("join-hybrid/{}/{share}", table.name());
             let of_share = [("device_share", memory.device_share()), ("move_s", moved)];
             for (metric, value) in of_share {
                 let case = (name.as_str(), gpu.name());
                 session.report.add_apart(case, metric, &[value])?;
             }
-            let case = Case {
-                name: &name,
-                devices: gpu.name(),
-                workload: &workload,
-            };
-            session.report.add(case, answer, &samples)?;
+            let samples = session.add((name.clone(), gpu.name()), &join, || {
+                let sides = (build.clone(), probe.clone());
+                once(&gpu, (shape, memory.all()), sides)
+            })?;
             times.push((name, memory.device_share(), samples));
         }
         report_model(session, &gpu, &times)?;
     }
     Ok(())
-}
-
-/// Builds the table in this memory and probes it.
-pub(super) fn once(
-    gpu: &Device,
-    shape: TableShape,
-    memory: DeviceView<u8>,
-    (build_rows, probe_rows): (DeviceRows, DeviceRows),
-) -> Result<Sample> {
-    on_gpu(gpu, move |cuda| {
-        // It has the rows of the last run.
-        let stream = cuda.downloads().clone();
-        Transfer::begin(cuda, Fill(0xEE), memory.clone(), &stream)?.finish()?;
-        let begin =
-            |cuda: &Cuda, stream: &Stream| IndexBuilder::in_memory(cuda, shape, memory, stream);
-        let (index, build) = timed::build(cuda, begin, &build_rows)?;
-        let (totals, probe) = timed::probe(cuda, &index, &probe_rows)?;
-        Ok(Sample {
-            allocation: None,
-            times: Times::Table { build, probe },
-            totals,
-        })
-    })
 }
 
 /// Reports each rate as a fraction of the model's.
@@ -113,7 +81,7 @@ fn report_model(
     ];
     for (metric, time) in of_part {
         let median = |samples: &[Sample]| {
-            let mut times: Vec<_> = samples[1..].iter().filter_map(time).collect();
+            let mut times: Vec<_> = samples.iter().filter_map(time).collect();
             times.sort();
             times[times.len() / 2].as_secs_f64()
         };

@@ -4,11 +4,12 @@
 //! The kernel that probes reads pinned memory over the bus (zero-copy), or probes the chunks of the ring as they
 //! arrive. All other methods move the whole side to device memory before it is probed.
 
+use std::slice;
 use std::sync::Arc;
 
 use anyhow::Result;
 use forebay_device::Device;
-use forebay_device::cuda::{Fill, Transfer};
+use forebay_device::cuda::{DeviceView, Fill, Transfer};
 use forebay_hash_index::{DeviceRows, Side, TableShape};
 use forebay_joins::{PinnedColumns, timed};
 use forebay_movement::MoveError;
@@ -16,6 +17,7 @@ use forebay_movement::method::{
     self, Direction, HostBuffer, MoveRequest, StagedOptions, TransferMethod, move_bytes,
 };
 
+use super::place::Place;
 use super::report::{Sample, Times};
 use super::{Join, Session, device, pinned};
 
@@ -76,6 +78,7 @@ fn by_method(
     let chunk_bytes = session.ring.slot_bytes;
     let mut kept = Some(host);
     for (table, shape) in session.shapes(workload) {
+        let slots = Place::Device.slots(slice::from_ref(gpu), shape)?;
         let case = format!("{NAME}/{method}/{}", table.name());
         session.add((case, gpu.name()), join, || {
             let host = kept.take();
@@ -87,7 +90,7 @@ fn by_method(
                 chunk_bytes,
                 staged: StagedOptions::default(),
             };
-            let (sample, host) = once(gpu, shape, build.clone(), request)?;
+            let (sample, host) = once(gpu, (shape, slots.clone()), build.clone(), request)?;
             kept = Some(host);
             Ok(sample)
         })?;
@@ -95,20 +98,20 @@ fn by_method(
     Ok(())
 }
 
-/// Joins once: builds the table, moves the probe side, and probes. Returns the host memory too.
+/// Joins once: builds the table in this memory, moves the probe side, and probes. Returns the host memory too.
 fn once(
     gpu: &Arc<Device>,
-    shape: TableShape,
+    table: (TableShape, DeviceView<u8>),
     build_rows: DeviceRows,
     request: MoveRequest,
 ) -> Result<(Sample, HostBuffer)> {
-    let rows = PinnedColumns::rows_of_chunk(shape.width(), &request.device_memory);
+    let rows = PinnedColumns::rows_of_chunk(table.0.width(), &request.device_memory);
     let old_rows = request.device_memory.clone();
     let (index, build) = device::on_gpu(gpu, move |cuda| {
         // The memory has the rows of the last run.
         let stream = cuda.downloads().clone();
         Transfer::begin(cuda, Fill(0xEE), old_rows, &stream)?.finish()?;
-        device::build(cuda, shape, &build_rows)
+        device::build(cuda, table, &build_rows)
     })?;
     let moved = move_bytes(gpu, request)?;
     let (totals, probe) = device::on_gpu(gpu, move |cuda| timed::probe(cuda, &index, &rows))?;

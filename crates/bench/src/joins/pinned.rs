@@ -1,6 +1,7 @@
 //! Joins whose probe side is in pinned host memory: read by the kernel over the bus, and copied through the ring.
 
 use std::error::Error;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use forebay_joins::PinnedColumns;
 use forebay_movement::{Chunk, Consumer, StagingRing};
 
 use super::host::Columns;
+use super::place::Place;
 use super::report::{Sample, Times};
 use super::{Join, Session, device};
 
@@ -54,13 +56,15 @@ pub(super) fn measure(
     limit(session, gpu, (&mut ring, &source), name)?;
     let build = device::generate(gpu, join.workload, device::all(&join.workload, Side::Build))?;
     for (table, shape) in session.shapes(&join.workload) {
+        let slots = Place::Device.slots(slice::from_ref(gpu), shape)?;
         let case = format!("{name}/zero-copy/{}", table.name());
         session.add((case, gpu.name()), join, || {
-            device::once(gpu, shape, build.clone(), source.rows())
+            let rows = (build.clone(), source.rows());
+            device::once(gpu, (shape, slots.clone()), rows)
         })?;
         let case = format!("{name}/ring/{}", table.name());
         session.add((case, gpu.name()), join, || {
-            through_ring(gpu, shape, &build, (&mut ring, &source))
+            through_ring(gpu, (shape, slots.clone()), &build, (&mut ring, &source))
         })?;
     }
     Ok(())
@@ -113,16 +117,19 @@ fn limit(
         .add_apart((&name, gpu.name()), "gb_per_s", &rates)
 }
 
-/// Joins once: builds the table, then probes it with the chunks of a ring.
-fn through_ring(
+/// Joins once: builds the table in this memory, then probes it with the chunks of a ring.
+///
+/// # Errors
+/// If device memory is too small, or the device is lost.
+pub(super) fn through_ring(
     gpu: &Arc<Device>,
-    shape: TableShape,
+    table: (TableShape, DeviceView<u8>),
     build_rows: &DeviceRows,
     (ring, source): (&mut StagingRing, &PinnedColumns),
 ) -> Result<Sample> {
     let build_rows = build_rows.clone();
     let (index, totals, build) = device::on_gpu(gpu, move |cuda| {
-        let (index, build) = device::build(cuda, shape, &build_rows)?;
+        let (index, build) = device::build(cuda, table, &build_rows)?;
         let stream = cuda.downloads().clone();
         Ok((index, Totals::zero(cuda, &stream)?, build))
     })?;

@@ -1,5 +1,5 @@
-//! Plots of the section `figures`: rates by the ratio and the sizes of both sides, by skew, by selectivity and by
-//! transfer method. The plots of other sections are in a module of their own.
+//! Plots of the cases that begin with `figures`: rates by the ratio and the sizes of both sides, by skew, by
+//! selectivity and by transfer method. The other plots are in a module of their own.
 
 mod sections;
 
@@ -36,7 +36,7 @@ struct Figure {
 /// memory, while ours are in device memory.
 const PAPER_LINE: &str = "Lutz et al., figure 18: V100, NVLink 2.0";
 
-const FIGURES: [Figure; 5] = [
+const FIGURES: [Figure; 8] = [
     Figure {
         name: "ratio",
         title: "Joins by the ratio of both sides",
@@ -82,6 +82,36 @@ const FIGURES: [Figure; 5] = [
         title: "Joins by the size of the build side",
         metric: JOIN,
         x: "rows of the build side",
+        x_axis: Axis::Log2,
+        y: UNIT,
+        factor: 1.0,
+        paper: &[],
+    },
+    Figure {
+        name: "skew-host",
+        title: "Probes by the skew of their keys, with the table in host memory",
+        metric: PROBE,
+        x: "hundredths of the exponent of Zipf's distribution",
+        x_axis: Axis::Linear,
+        y: "G probes/s",
+        factor: 100.0,
+        paper: &[],
+    },
+    Figure {
+        name: "probe-beyond",
+        title: "Joins of sides in host memory by the size of the probe side",
+        metric: JOIN,
+        x: "rows of the probe side",
+        x_axis: Axis::Log2,
+        y: UNIT,
+        factor: 1.0,
+        paper: &[],
+    },
+    Figure {
+        name: "build-beyond",
+        title: "Joins of sides in host memory by the size of both",
+        metric: JOIN,
+        x: "rows of each side",
         x_axis: Axis::Log2,
         y: UNIT,
         factor: 1.0,

@@ -132,7 +132,8 @@ impl Report {
         })
     }
 
-    /// Checks the answers of all samples, then prints and records the times of all but the first, which warms up.
+    /// Checks the answers of the first run, which warms up, and of the timed ones. Then prints and records the times of
+    /// these.
     ///
     /// # Errors
     /// If an answer is wrong, or the record cannot be written or printed.
@@ -140,9 +141,9 @@ impl Report {
         &mut self,
         case: Case<'_>,
         answer: JoinTotals,
-        samples: &[Sample],
+        (first, timed): (&Sample, &[Sample]),
     ) -> Result<()> {
-        for sample in samples {
+        for sample in [first].into_iter().chain(timed) {
             ensure!(
                 sample.totals == answer,
                 "{}: the join gives {:?}, but the generator's formulas give {answer:?}; this is a bug",
@@ -153,8 +154,7 @@ impl Report {
         let mut records = Vec::new();
         let mut row = format!("{:36} {:8}", case.name, case.devices);
         for (metric, _, of) in METRICS {
-            let timed = samples.iter().skip(1);
-            let values = timed.map(|sample| of(sample, case.workload));
+            let values = timed.iter().map(|sample| of(sample, case.workload));
             let values: Option<Vec<f64>> = values.collect();
             let summary = values.map(|values| Summary::of(&values).context("no run was timed"));
             let Some(summary) = summary.transpose()? else {
@@ -272,13 +272,11 @@ mod tests {
             workload: &WORKLOAD,
         };
         let answer = sample(7).totals;
-        let right = report.add(case, answer, &[sample(7), sample(7)]);
-        right.expect("both are right");
+        let mut add = |first, timed| report.add(case, answer, (&sample(first), &[sample(timed)]));
+        add(7, 7).expect("both are right");
         // Also if the run is wrong that warms up.
-        for samples in [[sample(7), sample(8)], [sample(8), sample(7)]] {
-            let error = report
-                .add(case, answer, &samples)
-                .expect_err("one is wrong");
+        for (first, timed) in [(7, 8), (8, 7)] {
+            let error = add(first, timed).expect_err("one is wrong");
             let error = error.to_string();
             assert!(error.contains("join-a-device: the join gives"), "{error}");
         }

@@ -9,17 +9,17 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use forebay_cancel::Stop;
 use forebay_device::{Device, available_host_bytes};
-use forebay_hash_index::{JoinTotals, ProbeKeys, Side, TableShape, Width, Workload};
+use forebay_hash_index::{ProbeKeys, Side, TableShape, Width, Workload};
 use forebay_joins::{
     FirstPass, JoinError, JoinOptions, JoinPlan, JoinReport, PartitionedJoin, PinnedColumns,
 };
 use forebay_movement::RingOptions;
 use forebay_movement::storage::{DataFile, PageCache};
 
-use super::device::on_gpu;
+use super::device::{on_gpu, once};
 use super::pinned::pin;
-use super::report::{Case, Sample, Times};
-use super::{JoinsArgs, RING_SLOTS, Session, Table, has_named, hybrid, start_gpus};
+use super::report::{Sample, Times};
+use super::{Join, JoinsArgs, Named, RING_SLOTS, Session, Table, has_named, start_gpus};
 
 /// Minimum of the device memory, and of the host memory, that a join may use.
 const JOIN_BYTES_MIN: usize = 1 << 20;
@@ -29,32 +29,46 @@ const JOIN_BYTES_MAX: usize = 1 << 40;
 const DEVICE_BYTES: usize = 8 << 30;
 /// Device memory beside that of the join: a table's bits and totals.
 const OTHER_BYTES: u64 = 64 << 20;
+/// First part of the names of cases of the section `spilled`.
+const NAME: &str = "join-triton";
 /// Stands for the host memory that both sides leave, until it is known.
 const ALL_HOST_BYTES: u64 = u64::MAX;
 
-/// Options of the section `spilled`.
+/// Tables that may lie partly in host memory, and their names in cases.
+type HybridTables = &'static [(Table, &'static str)];
+
+/// The hybrid table of the section `spilled`.
+const OF_SPILLED: HybridTables = &[(Table::LinearProbing, "hybrid")];
+/// The hybrid tables of the section `build-beyond`.
+const OF_BUILD_BEYOND: HybridTables = &[
+    (Table::Perfect, "perfect"),
+    (Table::LinearProbing, "linear-probing"),
+];
+
+/// Options of the sections `spilled` and `build-beyond`.
 #[derive(Args, Clone, Debug)]
 pub struct SpilledArgs {
-    /// Device memory that a join may use, in the section `spilled`. The default is 8G.
+    /// Device memory that a join may use, in the sections `spilled` and `build-beyond`. The default is 8G.
     #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
     pub device_bytes: Option<usize>,
-    /// Pinned host memory to which a join in partitions may spill, in the section `spilled`. The default is seven
-    /// eighths of what both sides leave.
+    /// Pinned host memory to which a join in partitions may spill, in the sections `spilled` and `build-beyond`. The
+    /// default is seven eighths of what both sides leave.
     #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
     pub host_bytes: Option<usize>,
-    /// Folder of a temporary file for partitions that do not fit in host memory, in the section `spilled`.
+    /// Folder of a temporary file for partitions that do not fit in host memory, in the sections `spilled` and
+    /// `build-beyond`.
     #[arg(long, value_name = "DIR")]
     pub spill_directory: Option<PathBuf>,
-    /// Share of the rows of the probe side that have a match, from 0 to 1 in whole thousandths, in the section
-    /// `spilled`. The default is 1.
+    /// Share of the rows of the probe side that have a match, from 0 to 1 in whole thousandths, in the sections
+    /// `spilled` and `build-beyond`. The default is 1.
     #[arg(long, value_name = "SHARE", value_parser = thousandths)]
     pub selectivity: Option<u32>,
-    /// Drop most rows of the probe side without a match before they are divided into partitions, in the section
-    /// `spilled`. A Bloom filter in device memory takes a byte for each row of the build side.
+    /// Drop most rows of the probe side without a match before they are divided into partitions, in the sections
+    /// `spilled` and `build-beyond`. A Bloom filter in device memory takes a byte for each row of the build side.
     #[arg(long)]
     pub filter: bool,
     /// Measure the join in partitions once for each of these processors of the first pass, on the same rows, in the
-    /// section `spilled`. The default is `gpu`.
+    /// sections `spilled` and `build-beyond`. The default is `gpu`.
     #[arg(long, value_name = "PROCESSOR", value_delimiter = ',')]
     pub first_pass: Vec<Processor>,
 }
@@ -80,13 +94,13 @@ impl Processor {
         }
     }
 
-    /// Returns the name of the case, and its devices.
+    /// Returns the last part of the name of the case, and its devices.
     fn case(self, gpu: &str, threads: usize) -> (&'static str, String) {
         let both = || format!("{gpu}+host:{threads}");
         match self {
-            Processor::Gpu => ("join-triton/partitioned", gpu.to_owned()),
-            Processor::Cpu => ("join-triton/partitioned-by-cpu", both()),
-            Processor::Choose => ("join-triton/partitioned-by-choice", both()),
+            Processor::Gpu => ("partitioned", gpu.to_owned()),
+            Processor::Cpu => ("partitioned-by-cpu", both()),
+            Processor::Choose => ("partitioned-by-choice", both()),
         }
     }
 }
@@ -126,6 +140,9 @@ fn thousandths(text: &str) -> Result<u32, String> {
 /// What is joined, and with what memory.
 #[derive(Debug)]
 pub(super) struct Spilled {
+    /// First part of the names of cases.
+    name: String,
+    tables: HybridTables,
     workload: Workload,
     options: JoinOptions,
     /// The processors whose first pass is measured.
@@ -153,6 +170,8 @@ impl Spilled {
             named => named.to_vec(),
         };
         Spilled {
+            name: NAME.to_owned(),
+            tables: OF_SPILLED,
             workload,
             options,
             processors,
@@ -167,6 +186,8 @@ impl Spilled {
             slot_bytes: 64 << 10,
         };
         Spilled {
+            name: NAME.to_owned(),
+            tables: OF_SPILLED,
             workload: workload([30_000, 80_000], Some(500)),
             options: JoinOptions {
                 device_bytes: 3 << 20,
@@ -179,6 +200,54 @@ impl Spilled {
             },
             processors: Processor::value_variants().to_vec(),
         }
+    }
+
+    /// Returns the join of the section `build-beyond` of as many rows on both sides, with the names of its cases.
+    pub(super) fn of_rows(&self, rows: u64, name: String) -> Spilled {
+        Spilled {
+            name,
+            tables: OF_BUILD_BEYOND,
+            workload: Workload {
+                build_rows: rows,
+                probe_rows: rows,
+                ..self.workload
+            },
+            options: self.options.clone(),
+            processors: self.processors.clone(),
+        }
+    }
+
+    /// Returns the first part of the names of cases.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the hybrid tables that a run measures: the last part of the name of the case, and the shape.
+    fn hybrid_tables(&self, session: &Session) -> Vec<(&'static str, TableShape)> {
+        let own = |table: Table| self.tables.iter().find(|(own, _)| *own == table);
+        let shapes = session.shapes(&self.workload).into_iter();
+        shapes
+            .filter_map(|(table, shape)| Some((own(table)?.1, shape)))
+            .collect()
+    }
+
+    /// Returns the bytes of host memory of both sides and of what does not fit on the device: runs that do not go to
+    /// disk, or a part of a hybrid table.
+    ///
+    /// # Errors
+    /// If device memory, or the host memory that the options name, is too small.
+    pub(super) fn host_bytes(&self, session: &Session) -> Result<u64, JoinError> {
+        let options = &self.options;
+        let goes_to_disk =
+            options.spill_directory.is_some() && options.host_bytes == ALL_HOST_BYTES;
+        let runs = match session.tables.contains(&Table::Partitioned) && !goes_to_disk {
+            true => self.plan()?.host_bytes(),
+            false => 0,
+        };
+        let tables = self.hybrid_tables(session).into_iter();
+        let tables =
+            tables.map(|(_, shape)| shape.slot_bytes().saturating_sub(options.device_bytes));
+        Ok(side_bytes(&self.workload) + runs.max(tables.max().unwrap_or(0)))
     }
 
     /// Plans the join in partitions.
@@ -236,34 +305,48 @@ fn workload([build_rows, probe_rows]: [u64; 2], thousandths: Option<u32>) -> Wor
     }
 }
 
-/// Measures the join in partitions and with a hybrid table, or only the named one.
+/// Returns the bytes of both sides of a workload.
+pub(super) fn side_bytes(workload: &Workload) -> u64 {
+    (workload.build_rows + workload.probe_rows) * workload.width.row_bytes()
+}
+
+/// Returns the bytes of host memory that joins may pin. Pinning takes some memory beside them, and so do other
+/// programs.
+pub(super) fn host_room() -> u64 {
+    let left = available_host_bytes();
+    left - left / 8
+}
+
+/// Measures the join in partitions and with hybrid tables, or only those that are named.
 pub(super) fn measure(session: &mut Session, mut spilled: Spilled) -> Result<()> {
-    let (workload, device_bytes) = (spilled.workload, spilled.options.device_bytes);
     let in_partitions = session.tables.contains(&Table::Partitioned);
     if in_partitions {
         spilled.check()?;
     }
-    let answer = workload.answer(session.threads);
-    let budget = device_bytes + OTHER_BYTES;
+    let join = session.answer(spilled.workload);
+    let budget = spilled.options.device_bytes + OTHER_BYTES;
     let devices = start_gpus("cuda:0", Some(budget))?;
     let gpu = devices.list().remove(0);
-    let mut side = |side, name: &str| pin(session, &gpu, (&workload, side), name);
-    let build = side(Side::Build, "join-triton/build-side")?;
-    let probe = side(Side::Probe, "join-triton/probe-side")?;
+    let mut side = |side, of_side: &str| {
+        let name = format!("{}/{of_side}", spilled.name);
+        pin(session, &gpu, (&join.workload, side), &name)
+    };
+    let build = side(Side::Build, "build-side")?;
+    let probe = side(Side::Probe, "probe-side")?;
     let sides = (&build, &probe);
     if in_partitions {
         if spilled.options.host_bytes == ALL_HOST_BYTES {
-            // Pinning takes some memory beside that of the runs, and so do other programs.
-            let left = available_host_bytes();
-            spilled.options.host_bytes = left - left / 8;
+            spilled.options.host_bytes = host_room();
         }
         for processor in spilled.processors.clone() {
             spilled.options.first_pass = processor.first_pass();
-            partitioned(session, &gpu, (&spilled, processor), answer, sides)?;
+            partitioned(session, &gpu, (&spilled, processor), &join, sides)?;
         }
     }
-    if session.tables.contains(&Table::LinearProbing) {
-        in_hybrid_table(session, &gpu, (&workload, answer), device_bytes, sides)?;
+    for (method, shape) in spilled.hybrid_tables(session) {
+        let name = format!("{}/{method}", spilled.name);
+        let table = (shape, spilled.options.device_bytes);
+        in_hybrid_table(session, &gpu, (&name, &join), table, sides)?;
     }
     Ok(())
 }
@@ -272,12 +355,13 @@ fn partitioned(
     session: &mut Session,
     gpu: &Arc<Device>,
     (spilled, processor): (&Spilled, Processor),
-    answer: JoinTotals,
+    join: &Join,
     sides: (&PinnedColumns, &PinnedColumns),
 ) -> Result<()> {
     let plan = spilled.plan()?;
-    let (name, devices) = processor.case(gpu.name(), session.threads);
-    let case = (name, devices.as_str());
+    let (method, devices) = processor.case(gpu.name(), session.threads);
+    let name = format!("{}/{method}", spilled.name);
+    let case = (name.as_str(), devices.as_str());
     for (metric, value) in [
         ("spilled_bytes", plan.spill_bytes()),
         ("disk_bytes", plan.disk_bytes()),
@@ -287,12 +371,12 @@ fn partitioned(
         session.report.add_apart(case, metric, &[value as f64])?;
     }
     let began = Instant::now();
-    let mut join = PartitionedJoin::new(gpu, plan)?;
+    let mut partitioned = PartitionedJoin::new(gpu, plan)?;
     let took = began.elapsed().as_secs_f64();
     session.report.add_apart(case, "allocation_s", &[took])?;
     let mut reports = Vec::new();
-    let samples = (0..=session.rounds).map(|_| {
-        let report = join.run(sides, &Stop::never())?;
+    session.add((name.clone(), &devices), join, || {
+        let report = partitioned.run(sides, &Stop::never())?;
         reports.push(report);
         Ok(Sample {
             allocation: None,
@@ -302,8 +386,7 @@ fn partitioned(
             },
             totals: report.totals,
         })
-    });
-    let samples: Vec<Sample> = samples.collect::<Result<_>>()?;
+    })?;
     if spilled.options.has_filter {
         let filtered = reports.iter().map(|report| report.filtered_rows as f64);
         let filtered: Vec<f64> = filtered.collect();
@@ -312,7 +395,7 @@ fn partitioned(
     if let (Processor::Choose, Some(report)) = (processor, reports.last()) {
         add_choice(session, case, report)?;
     }
-    add(session, case, (&spilled.workload, answer), &samples)
+    Ok(())
 }
 
 /// Reports which processor was chosen for the first pass, and from what times.
@@ -335,35 +418,20 @@ fn add_choice(session: &mut Session, case: (&str, &str), report: &JoinReport) ->
 fn in_hybrid_table(
     session: &mut Session,
     gpu: &Arc<Device>,
-    (workload, answer): (&Workload, JoinTotals),
-    share: u64,
+    (name, join): Named<'_>,
+    (shape, share): (TableShape, u64),
     (build, probe): (&PinnedColumns, &PinnedColumns),
 ) -> Result<()> {
-    let shape = TableShape::linear_probing(workload.width, workload.build_rows);
     let bytes = shape.slot_bytes();
     let memory = on_gpu(gpu, move |cuda| Ok(cuda.hybrid_memory(bytes, share)?))?;
-    let case = ("join-triton/hybrid", gpu.name());
     let device_share = memory.device_share();
     session
         .report
-        .add_apart(case, "device_share", &[device_share])?;
-    let sample = hybrid::once(gpu, shape, memory.all(), (build.rows(), probe.rows()))?;
-    // It takes many times as long: one run is timed, and none warms up.
-    add(session, case, (workload, answer), &[sample; 2])
-}
-
-fn add(
-    session: &mut Session,
-    (name, devices): (&str, &str),
-    (workload, answer): (&Workload, JoinTotals),
-    samples: &[Sample],
-) -> Result<()> {
-    let case = Case {
-        name,
-        devices,
-        workload,
-    };
-    session.report.add(case, answer, samples)
+        .add_apart((name, gpu.name()), "device_share", &[device_share])?;
+    session.add((name.to_owned(), gpu.name()), join, || {
+        once(gpu, (shape, memory.all()), (build.rows(), probe.rows()))
+    })?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ pub enum Table {
     LinearProbing,
     /// Buckets of 64 bytes, a third of the slots empty or more.
     Bucketed,
-    /// Both sides in partitions: on the CPU, whose caches their tables fit in, and in the sections `spilled` and
-    /// `gpus`.
+    /// Both sides in partitions: on the CPU, whose caches their tables fit in, and in the sections `spilled`, `gpus`
+    /// and `build-beyond`.
     Partitioned,
 }
 

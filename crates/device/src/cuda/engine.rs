@@ -453,12 +453,13 @@ impl Cuda {
     /// # Panics
     /// If they may not.
     pub fn assert_reaches<T: DeviceType>(&self, view: &DeviceView<T>) {
-        let memory = view.memory();
+        assert!(self.reaches(view.memory()), "memory of another device");
+    }
+
+    /// Returns whether kernels of this device may use the memory.
+    pub(super) fn reaches(&self, memory: &DeviceMemory) -> bool {
         let is_of_peer = || memory.is_for_peers() && self.context.reaches(memory.context());
-        assert!(
-            self.owns(memory) || is_of_peer(),
-            "memory of another device"
-        );
+        self.owns(memory) || is_of_peer()
     }
 
     /// Returns whether the memory belongs to this device.

@@ -184,13 +184,14 @@ pub struct Transfer<F, T> {
 impl<F: Source, T: Destination> Transfer<F, T> {
     /// Queues a copy of the whole of `from` into `to` and returns at once. At least one end must be memory of this
     /// device. The other end may be memory of another device: the copy then goes from card to card, or through the host
-    /// if the cards are not [peers](crate::Device::reaches).
+    /// if the cards are not [peers](crate::Device::reaches). [`Fill`] also writes the memory of a peer.
     ///
     /// # Errors
     /// A fault of the device.
     ///
     /// # Panics
-    /// If the ends differ in length, neither is memory of this device, or the stream belongs to another device.
+    /// If the ends differ in length, neither is memory of this device or of a peer that is filled, or the stream
+    /// belongs to another device.
     pub fn begin(
         cuda: &Cuda,
         from: F,
@@ -267,9 +268,9 @@ unsafe fn enqueue(
         from.bytes,
         to.bytes
     );
-    let own = |memory| matches!(memory, Memory::Device(memory) if cuda.owns(memory));
+    let is_usable = |memory| matches!(memory, Memory::Device(it) if cuda.owns(it) || is_fill && cuda.reaches(it));
     assert!(
-        own(from.memory) || own(to.memory),
+        is_usable(from.memory) || is_usable(to.memory),
         "neither end is memory of this device"
     );
     let is_foreign = |memory| matches!(memory, Memory::Device(memory) if !cuda.owns(memory) && !memory.is_for_peers());

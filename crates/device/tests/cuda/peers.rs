@@ -26,6 +26,33 @@ fn gpus_that_are_peers_reach_each_other() {
 }
 
 #[test]
+fn the_memory_of_a_peer_is_filled() {
+    let Some(devices) = two_gpus() else {
+        return;
+    };
+    let [first, second] = &devices.list()[..] else {
+        panic!("two devices");
+    };
+    if !first.reaches(second) {
+        println!("skipped: the two GPUs are not peers");
+        return;
+    }
+    let memory = Arc::new(second.allocate(3 << 20).expect("all is free"));
+    let view = DeviceView::of(&memory, 0..3 << 20);
+    let filled = ask(first, move |cuda| {
+        Transfer::begin(cuda, Fill(0xA5), view.clone(), cuda.uploads())?.finish()?;
+        Ok(())
+    });
+    assert_eq!(filled, Some(()));
+    let mut back = vec![0; 3 << 20];
+    let is_filled = ask(second, move |cuda| {
+        cuda.read(&memory, 0, &mut back, cuda.downloads())?;
+        Ok(back.iter().all(|byte| *byte == 0xA5))
+    });
+    assert_eq!(is_filled, Some(true));
+}
+
+#[test]
 fn kernels_write_the_memory_of_a_peer() {
     let Some(devices) = two_gpus() else {
         return;

@@ -1,4 +1,4 @@
-//! Plots of the sections `hybrid`, `spilled`, `gpus` and `co-processing`.
+//! Plots of the sections `hybrid`, `spilled`, `gpus`, `co-processing` and `places`.
 
 use std::path::Path;
 
@@ -23,12 +23,21 @@ const PAPER_SPILLED: [(&str, f64); 2] = [
     ("Triton, 128 M tuples a side: V100, NVLink 2.0", 2.3),
     ("Triton, 2,048 M tuples a side: V100, NVLink 2.0", 1.7),
 ];
-/// Figure 21 of Lutz et al., workload A.
-const PAPER_TOGETHER: [(&str, f64); 4] = [
-    ("Lutz et al., CPU: POWER9", 0.52),
-    ("Lutz et al., Het: POWER9 and V100, NVLink 2.0", 0.82),
-    ("Lutz et al., GPU + Het: POWER9 and V100, NVLink 2.0", 2.92),
-    ("Lutz et al., GPU: V100, NVLink 2.0", 3.81),
+/// Figure 21 of Lutz et al.: processors, and the rates of workloads A, B and C.
+const PAPER_TOGETHER: [(&str, [f64; 3]); 4] = [
+    ("CPU: POWER9", [0.52, 0.50, 0.54]),
+    ("Het: POWER9 and V100, NVLink 2.0", [0.82, 1.64, 0.49]),
+    ("GPU + Het: POWER9 and V100, NVLink 2.0", [2.92, 4.85, 0.86]),
+    ("GPU: V100, NVLink 2.0", [3.81, 4.16, 2.34]),
+];
+/// Figures 13 and 14 of Lutz et al. by NVLink 2.0: the places of both sides and of the table, and the rates of
+/// workloads A, B and C.
+const PAPER_PLACES: [(&str, [f64; 3]); 5] = [
+    ("sides in device, table in device", [4.67, 19.08, 2.56]),
+    ("sides in host, table in device", [3.82, 4.18, 2.64]),
+    ("sides in other-gpu, table in device", [2.24, 2.29, 2.51]),
+    ("sides in host, table in host", [0.59, 0.66, 0.37]),
+    ("sides in host, table in other-gpu", [0.24, 0.33, 0.13]),
 ];
 
 /// Writes the plots of the records that there are to a folder. Returns how many.
@@ -50,8 +59,13 @@ pub(super) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
         ),
         (
             "joins-co-processing",
-            "Workload A in host memory by CPU and GPU (figure 21 of Lutz et al.)",
+            "Sides in host memory by CPU and GPU (figure 21 of Lutz et al.)",
             together(records),
+        ),
+        (
+            "joins-places",
+            "Joins by the places of sides and table (figures 13 and 14 of Lutz et al.: V100, NVLink 2.0)",
+            by_place(records),
         ),
     ] {
         written += bars::write((folder, name), title, UNIT, &bars)?;
@@ -157,21 +171,52 @@ fn memory(command: &str) -> String {
 /// Returns the rates of each workload and method on one GPU and on several.
 fn of_gpus(records: &[&Record]) -> Vec<Bar> {
     rates(records, |record| {
-        let rest = record.case.strip_prefix("join-")?;
-        let (workload, method) = rest.split_once("-gpus/")?;
-        Some(format!("{}, {method}", workload.to_uppercase()))
+        let (workload, method) = of_section(record, "gpus")?;
+        Some(format!("{workload}, {method}"))
     })
 }
 
-/// Returns the rates of each strategy of CPU and GPU. If there are any, those of the paper follow.
+/// Returns the rates of each workload and strategy of CPU and GPU. If there are any, those of the paper follow.
 fn together(records: &[&Record]) -> Vec<Bar> {
-    let strategy = |record: &Record| {
-        let strategy = record.case.strip_prefix("join-a-co-processing/")?;
-        Some(strategy.to_owned())
-    };
-    let mut bars = rates(records, strategy);
-    if !bars.is_empty() {
-        bars.extend(PAPER_TOGETHER.map(|(label, rate)| (label.to_owned(), rate)));
+    let bars = rates(records, |record| {
+        let (workload, strategy) = of_section(record, "co-processing")?;
+        Some(format!("{workload}, {strategy}"))
+    });
+    with_paper(bars, &PAPER_TOGETHER)
+}
+
+/// Returns the rates of each workload by the places of both sides and of the table. If there are any, those of the
+/// paper follow.
+fn by_place(records: &[&Record]) -> Vec<Bar> {
+    let bars = rates(records, |record| {
+        let (workload, places) = of_section(record, "places")?;
+        let parts: Vec<&str> = places.split('/').collect();
+        let [sides, place, table] = parts[..] else {
+            return None;
+        };
+        Some(format!(
+            "{workload}, sides in {sides}, table in {place}, {table}"
+        ))
+    });
+    with_paper(bars, &PAPER_PLACES)
+}
+
+/// Splits a case of a section, `join-WORKLOAD-SECTION/...`. Returns the workload in upper case, and the rest.
+fn of_section<'a>(record: &'a Record, section: &str) -> Option<(String, &'a str)> {
+    let (first, rest) = record.case.split_once('/')?;
+    let workload = first.strip_prefix("join-")?.strip_suffix(section)?;
+    Some((workload.strip_suffix('-')?.to_uppercase(), rest))
+}
+
+/// Adds rates of the paper to bars, if there are any: of workloads A, B and C for each label.
+fn with_paper(mut bars: Vec<Bar>, paper: &[(&str, [f64; 3])]) -> Vec<Bar> {
+    if bars.is_empty() {
+        return bars;
+    }
+    for (label, rates) in paper {
+        for (workload, rate) in ["A", "B", "C"].into_iter().zip(rates) {
+            bars.push((format!("Lutz et al., {workload}, {label}"), *rate));
+        }
     }
     bars
 }
@@ -243,6 +288,19 @@ mod tests {
         for (found, recorded) in of_model.iter().zip([1.0, 1.488, 1.639, 1.634, 2.070, 1.0]) {
             assert!((found - recorded).abs() < 1e-3, "{of_model:?}");
         }
+    }
+
+    #[test]
+    fn places_are_those_of_the_case() {
+        let case = |case| record::tests::record("joins", case, JOIN, 2.0);
+        let records = [
+            case("join-c-places/host/other-gpu/perfect"),
+            case("join-c-gpus/partitioned"),
+        ];
+        let bars = by_place(&records.iter().collect::<Vec<_>>());
+        let own = "C, sides in host, table in other-gpu, perfect: ";
+        assert!(bars[0].0.starts_with(own), "{bars:?}");
+        assert_eq!(bars.len(), 1 + 3 * PAPER_PLACES.len(), "{bars:?}");
     }
 
     #[test]
