@@ -279,10 +279,6 @@ impl Fragments {
         options: &GpuOptions,
     ) -> std::result::Result<Arc<dyn ExecutionPlan>, Reason> {
         check_alone(aggregate, first)?;
-        let mut sets = first.group_expr().groups().iter();
-        if !sets.any(|set| set.iter().all(|is_null| !is_null)) {
-            return Err(Reason::new("grouping sets of which none has all keys"));
-        }
         check_rows(aggregate)?;
         let by_all_keys = sets::by_all_keys(first).map_err(Reason::of)?;
         let fragment = of_states(&by_all_keys)?;

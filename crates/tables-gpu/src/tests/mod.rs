@@ -171,6 +171,7 @@ const QUERIES: &[&str] = &[
     "SELECT flag, ok, a, min(day), count(a), stddev(quantity) FROM t WHERE b > 0 GROUP BY CUBE (flag, ok, a)",
     "SELECT flag, name, sum(quantity), grouping(flag) FROM t GROUP BY GROUPING SETS ((name, flag), (flag), (name), (flag), ())",
     "SELECT flag, count(*), sum(a) FROM t WHERE a > 1000 GROUP BY ROLLUP (flag)",
+    "SELECT flag, name, count(*), avg(price), grouping(name) FROM t GROUP BY GROUPING SETS ((flag), (name), ())",
     "SELECT label, flag, sum(price), count(*) FROM t JOIN d ON a = k GROUP BY ROLLUP (label, flag) HAVING count(*) > 2",
     "SELECT b, day, count(*) FROM t WHERE quantity < 30 GROUP BY GROUPING SETS ((b), (b, day))",
     // Groups that are grouped again.
