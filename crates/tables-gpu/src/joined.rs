@@ -657,7 +657,10 @@ impl Code<'_, '_> {
         // ends before 2^63.
         let last = |(first, count): &(i64, u64)| i128::from(*first) + i128::from(*count) - 1;
         let are_large = values.iter().all(|it| it.kind <= Kind::Large)
-            && dense.ranges.iter().all(|it| last(it) <= i128::from(i64::MAX));
+            && dense
+                .ranges
+                .iter()
+                .all(|it| last(it) <= i128::from(i64::MAX));
         if !are_large && !fit(Kind::Large) {
             return Err(Reason::new("a join by keys of more than 63 bits"));
         }
