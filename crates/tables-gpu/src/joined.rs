@@ -653,8 +653,14 @@ impl Code<'_, '_> {
             kinds.all(|it| it.is_some_and(|it| it <= kind))
         };
         let is_small = dense.elements().is_some_and(|it| it < 1 << 31) && fit(Kind::Small);
-        // Modulo 2^64, the distance of a number of 64 bits is below the count only if the number is in the range.
-        let are_large = values.iter().all(|it| it.kind <= Kind::Large);
+        // Modulo 2^64, the distance of a number of 64 bits is below the count only if the number is in the range, which
+        // ends before 2^63.
+        let last = |(first, count): &(i64, u64)| i128::from(*first) + i128::from(*count) - 1;
+        let are_large = values.iter().all(|it| it.kind <= Kind::Large)
+            && dense
+                .ranges
+                .iter()
+                .all(|it| last(it) <= i128::from(i64::MAX));
         if !are_large && !fit(Kind::Large) {
             return Err(Reason::new("a join by keys of more than 63 bits"));
         }

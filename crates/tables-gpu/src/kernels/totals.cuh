@@ -40,6 +40,8 @@ __device__ inline void raise_total(u64* total, u64 high, u64 low) {
         __threadfence();
         if (seen == high && now[1] >= low) return;
         if (atomicCAS(total, seen, kLocked) != seen) continue;
+        // So is it for the thread that changes both: another may have raised the second word alone.
+        __threadfence();
         if (seen < high || now[1] < low) atomicExch(total + 1, low);
         __threadfence();
         atomicExch(total, high);
