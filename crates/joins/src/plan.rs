@@ -46,7 +46,8 @@ pub struct JoinOptions {
     pub device_bytes: u64,
     /// Bytes of pinned host memory to which runs may spill, and through which others pass on their way to disk. The
     /// pinned slots of the ring come beside them, and unless the GPU is named for the first pass, a run for each
-    /// thread. The filter of the CPU also comes beside them; it is not pinned.
+    /// thread. The filter of the CPU also comes beside them, and if rows are dropped, a copy of a run's other rows for
+    /// each thread. These are not pinned.
     pub host_bytes: u64,
     /// Folder of a temporary file for the runs that do not fit in host memory. Without it, they are an error.
     pub spill_directory: Option<PathBuf>,

@@ -166,8 +166,8 @@ fn note_choice(
 /// Measures the join on the CPU alone.
 fn on_cpu(session: &mut Session, (name, join): Named<'_>) -> Result<()> {
     let threads = session.threads;
-    let sides = [Side::Build, Side::Probe];
-    let [build, probe] = sides.map(|side| Columns::generate(&join.workload, side, threads));
+    let side = |side| Columns::generate(&join.workload, side, threads);
+    let (build, probe) = (side(Side::Build)?, side(Side::Probe)?);
     let devices = format!("host:{threads}");
     let sides = (build.rows(), probe.rows());
     add(session, (Strategy::Cpu, &devices), (name, join), || {

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
-use forebay_device::AlignedBytes;
+use anyhow::{Result, ensure};
+use forebay_device::{AlignedBytes, available_host_bytes};
 use forebay_hash_index::{HostIndex, HostPartitions, HostRows, Side, TableShape, Workload};
 
 use super::report::{Sample, Times};
@@ -21,8 +21,16 @@ pub(super) struct Columns {
 
 impl Columns {
     /// Generates a side by `threads` threads.
-    pub(super) fn generate(workload: &Workload, side: Side, threads: usize) -> Columns {
+    ///
+    /// # Errors
+    /// If the host has too little memory.
+    pub(super) fn generate(workload: &Workload, side: Side, threads: usize) -> Result<Columns> {
         let (rows, width) = (workload.rows(side), workload.width);
+        let (needed, available) = (rows * width.row_bytes(), available_host_bytes());
+        ensure!(
+            needed <= available,
+            "a side of {rows} rows needs {needed} bytes of host memory; {available} bytes are available"
+        );
         let key_bytes = (rows * width.key_bytes()) as usize;
         let bytes = (rows * width.bytes()) as usize;
         let mut columns = Columns {
@@ -34,7 +42,7 @@ impl Columns {
         let keys = &mut columns.keys[..key_bytes];
         let both = (keys, &mut columns.payloads[..bytes]);
         workload.generate(side, both, threads);
-        columns
+        Ok(columns)
     }
 
     pub(super) fn rows(&self) -> HostRows<'_> {
@@ -48,8 +56,8 @@ impl Columns {
 /// Measures the joins of a workload with each table. The names of the cases begin with `name`.
 pub(super) fn measure(session: &mut Session, join: &Join, name: &str) -> Result<()> {
     let threads = session.threads;
-    let sides = [Side::Build, Side::Probe];
-    let [build, probe] = sides.map(|side| Columns::generate(&join.workload, side, threads));
+    let side = |side| Columns::generate(&join.workload, side, threads);
+    let (build, probe) = (side(Side::Build)?, side(Side::Probe)?);
     let devices = format!("host:{threads}");
     let case = |table: Table| format!("{name}/{}", table.name());
     for (table, shape) in session.shapes(&join.workload) {

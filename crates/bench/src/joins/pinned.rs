@@ -71,6 +71,9 @@ pub(super) fn measure(
 }
 
 /// Generates a side and pins it. Reports both times: the first access to the memory is part of the first.
+///
+/// # Errors
+/// If the host has too little memory, or the driver cannot pin it.
 pub(super) fn pin(
     session: &mut Session,
     gpu: &Arc<Device>,
@@ -78,7 +81,7 @@ pub(super) fn pin(
     name: &str,
 ) -> Result<PinnedColumns> {
     let began = Instant::now();
-    let columns = Columns::generate(workload, side, session.threads);
+    let columns = Columns::generate(workload, side, session.threads)?;
     let generated = began.elapsed().as_secs_f64();
     let began = Instant::now();
     let register = |memory| {

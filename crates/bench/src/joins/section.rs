@@ -144,7 +144,7 @@ pub(super) fn sections(args: &JoinsArgs, no_gpu: Option<&str>) -> Result<Vec<Sec
     };
     let has_all = |section: &Section| {
         has_named(&args.workloads, section.workloads())
-            && has_named(&args.tables, section.tables(no_gpu.is_none()))
+            && has_named(&args.tables, &tables(args, *section, no_gpu.is_none()))
     };
     let all = Section::value_variants().iter().copied();
     let sections = all.filter(|section| candidates.contains(section) && has_all(section));
@@ -177,11 +177,11 @@ fn check(args: &JoinsArgs, section: Section, no_gpu: Option<&str>) -> Result<()>
         args.only.len() == 1 || args.smoke || !section.is_alone(),
         "name {name} alone: it needs the memory that a second section would hold"
     );
-    let tables = section.tables(no_gpu.is_none());
+    let tables = tables(args, section, no_gpu.is_none());
     ensure!(
-        has_named(&args.tables, tables),
+        has_named(&args.tables, &tables),
         "of the tables, {name} measures only {}",
-        names(tables)
+        names(&tables)
     );
     let workloads = section.workloads();
     ensure!(
@@ -200,6 +200,14 @@ fn check(args: &JoinsArgs, section: Section, no_gpu: Option<&str>) -> Result<()>
         ensure!(!section.needs_gpu(), "{name} needs a GPU: {why}");
     }
     Ok(())
+}
+
+/// Returns the tables that a section can measure with one of the named workloads.
+fn tables(args: &JoinsArgs, section: Section, has_gpu: bool) -> Vec<Table> {
+    let are_composite = args.workloads == [Tuples::Composite];
+    let tables = section.tables(has_gpu).iter().copied();
+    let tables = tables.filter(|table| !are_composite || COMPOSITE_TABLES.contains(table));
+    tables.collect()
 }
 
 /// Returns whether a section has one of the named values; `true` if none is named.

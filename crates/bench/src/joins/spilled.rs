@@ -27,7 +27,7 @@ const JOIN_BYTES_MIN: usize = 1 << 20;
 const JOIN_BYTES_MAX: usize = 1 << 40;
 /// Default of the device memory.
 const DEVICE_BYTES: usize = 8 << 30;
-/// Device memory beside that of the join: a table's bits and totals.
+/// Device memory beside that of the join and a table's bits: totals.
 const OTHER_BYTES: u64 = 64 << 20;
 /// First part of the names of cases of the section `spilled`.
 const NAME: &str = "join-triton";
@@ -324,7 +324,10 @@ pub(super) fn measure(session: &mut Session, mut spilled: Spilled) -> Result<()>
         spilled.check()?;
     }
     let join = session.answer(spilled.workload);
-    let budget = spilled.options.device_bytes + OTHER_BYTES;
+    // The chunks of a hybrid table are not of the budget, and its bits are.
+    let tables = spilled.hybrid_tables(session).into_iter();
+    let bits = tables.map(|(_, shape)| shape.bytes() - shape.slot_bytes());
+    let budget = spilled.options.device_bytes + bits.max().unwrap_or(0) + OTHER_BYTES;
     let devices = start_gpus("cuda:0", Some(budget))?;
     let gpu = devices.list().remove(0);
     let mut side = |side, of_side: &str| {

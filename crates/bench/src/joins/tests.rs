@@ -159,6 +159,10 @@ fn options_without_effect_are_refused_before_a_file_is_made() {
             "of the tables, `pinned` measures only `perfect`",
         ),
         (
+            "--only device --workloads composite --tables bucketed,partitioned",
+            "of the tables, `device` measures only `linear-probing`",
+        ),
+        (
             "--only pinned --workloads composite",
             "of the workloads, `pinned` measures only `a`, `b`, `c`",
         ),
@@ -211,6 +215,10 @@ fn a_run_has_the_sections_that_measure_what_is_named() {
         (&["--workloads=b"], &[Device, Pinned, Cpu]),
         (&["--smoke", "--workloads=composite"], &[Device, Cpu]),
         (&["--tables=partitioned"], &[Cpu]),
+        (
+            &["--workloads=composite", "--tables=bucketed,partitioned"],
+            &[Cpu],
+        ),
         (
             &["--smoke", "--workloads=b"],
             &[Device, Pinned, Cpu, Gpus, CoProcessing, Places],

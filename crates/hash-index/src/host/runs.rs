@@ -1,6 +1,7 @@
 //! Runs that the CPU divides, in the layout in which kernels read them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::{CompositeRow, Row};
 use crate::column::HostRows;
@@ -43,6 +44,12 @@ pub struct HostSieve {
     filter: Vec<AtomicU64>,
     /// Number of rows that the filter dropped.
     filtered: AtomicU64,
+    /// Memory for the rows of a run that stay, which no thread uses now. Fresh memory makes a fault for each page.
+    ///
+    /// PERF: a program of 20 lines, of which no record was kept, on one core of an AMD EPYC, beside other work,
+    /// November 30, 2026: two columns of 8 MiB are copied in 2.1 ms to memory that was used before, in 12 ms to
+    /// fresh memory.
+    free: Mutex<Vec<[Vec<u8>; 2]>>,
 }
 
 impl RunShape {
@@ -80,12 +87,13 @@ fn divide_kept<R: Row>(
     let Some((sieve, side)) = sieve else {
         return divide::<R>(rows, bits, to);
     };
-    let [keys, payloads] = sieve.sift::<R>(rows, side);
-    let kept = HostRows {
-        keys: &keys,
-        payloads: &payloads,
-    };
-    divide::<R>(kept, bits, to)
+    let free = || sieve.free.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut columns = free().pop().unwrap_or_default();
+    sieve.sift::<R>(rows, side, &mut columns);
+    let [keys, payloads] = &columns;
+    let slices = divide::<R>(HostRows { keys, payloads }, bits, to);
+    free().push(columns);
+    slices
 }
 
 /// Returns the partition of a key; as `partition_of` in `partitions.cu`.
@@ -235,13 +243,16 @@ impl HostSieve {
             heavy_keys,
             filter: (0..filter_words(filter_rows)).map(|_| zero()).collect(),
             filtered: zero(),
+            free: Mutex::default(),
         }
     }
 
-    /// Returns the columns of the rows of a run that are divided.
-    fn sift<R: Row>(&self, rows: HostRows<'_>, side: Side) -> [Vec<u8>; 2] {
-        let columns = [rows.keys, rows.payloads];
-        let [mut keys, mut payloads] = columns.map(|it| Vec::with_capacity(it.len()));
+    /// Replaces the contents of two columns by the rows of a run that are divided.
+    fn sift<R: Row>(&self, rows: HostRows<'_>, side: Side, [keys, payloads]: &mut [Vec<u8>; 2]) {
+        for (column, from) in [(&mut *keys, rows.keys), (&mut *payloads, rows.payloads)] {
+            column.clear();
+            column.reserve(from.len());
+        }
         // Threads would wait for each other at the rows of one key, if all of them added each row.
         let mut heavy_rows = vec![[0; 2]; self.heavy_keys.len()];
         let mut filtered = 0;
@@ -270,7 +281,6 @@ impl HostSieve {
             }
         }
         self.filtered.fetch_add(filtered, Ordering::Relaxed);
-        [keys, payloads]
     }
 
     /// Returns the slot of a heavy key; `None` if the key is not heavy. As `heavy_rows` in `sieve.cuh`.
