@@ -33,7 +33,8 @@ pub(crate) fn slot_of_rows(width: Width, slot_bytes: usize) -> usize {
 /// Returns where the keys and the payloads of a chunk are in it.
 fn places(width: Width, chunk_bytes: usize) -> [Range<usize>; 2] {
     let rows = chunk_bytes as u64 / width.row_bytes();
-    let [keys, payloads] = [width.key_bytes(), width.bytes()].map(|it| (rows * it) as usize);
+    let [keys, payloads] =
+        [width.key_bytes(), width.payload_bytes()].map(|it| (rows * it) as usize);
     // The wider column is first, so that both are aligned.
     match keys < payloads {
         true => [payloads..payloads + keys, 0..payloads],
@@ -52,8 +53,8 @@ impl PinnedColumns {
         width: Width,
         rows: u64,
     ) -> PinnedColumns {
-        let room =
-            (keys.len() as u64 / width.key_bytes()).min(payloads.len() as u64 / width.bytes());
+        let room = (keys.len() as u64 / width.key_bytes())
+            .min(payloads.len() as u64 / width.payload_bytes());
         assert!(rows <= room, "{rows} rows of {room}");
         PinnedColumns {
             keys,
@@ -86,7 +87,7 @@ impl PinnedColumns {
 
     /// Returns the bytes of the keys and of the payloads of some rows of the memory.
     fn bytes_of(&self, rows: &Range<u64>) -> [Range<usize>; 2] {
-        [self.width.key_bytes(), self.width.bytes()]
+        [self.width.key_bytes(), self.width.payload_bytes()]
             .map(|bytes| (rows.start * bytes) as usize..(rows.end * bytes) as usize)
     }
 
@@ -213,12 +214,12 @@ mod tests {
                 let chunk = (rows * width.row_bytes()) as usize;
                 let [keys, payloads] = places(width, chunk);
                 assert_eq!(keys.len() as u64, rows * width.key_bytes());
-                assert_eq!(payloads.len() as u64, rows * width.bytes());
+                assert_eq!(payloads.len() as u64, rows * width.payload_bytes());
                 let (first, second) = (keys.start.min(payloads.start), keys.end.max(payloads.end));
                 assert_eq!((first, second), (0, chunk), "{width:?}");
                 assert!(keys.end == payloads.start || payloads.end == keys.start);
                 assert!((keys.start as u64).is_multiple_of(width.key_bytes().min(8)));
-                assert!((payloads.start as u64).is_multiple_of(width.bytes()));
+                assert!((payloads.start as u64).is_multiple_of(width.payload_bytes()));
             }
         }
     }

@@ -24,7 +24,7 @@ impl Columns {
     pub(super) fn generate(workload: &Workload, side: Side, threads: usize) -> Columns {
         let (rows, width) = (workload.rows(side), workload.width);
         let key_bytes = (rows * width.key_bytes()) as usize;
-        let bytes = (rows * width.bytes()) as usize;
+        let bytes = (rows * width.payload_bytes()) as usize;
         let mut columns = Columns {
             keys: AlignedBytes::zeroed(key_bytes),
             payloads: AlignedBytes::zeroed(bytes),

@@ -1,4 +1,5 @@
-//! Joins by the locality of both sides and of the table: the subjects of figures 13 and 14 of Lutz et al. (SIGMOD 2020).
+//! Joins by the locality of both sides and of the table: the subjects of figures 13 and 14 of Lutz et al. (SIGMOD
+//! 2020).
 
 use std::sync::Arc;
 

@@ -67,7 +67,8 @@ pub struct JoinsArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 0.015625, value_parser = scale)]
     pub scale: f64,
     /// Measure only these workloads. The sections `pinned`, `gpus`, `co-processing` and `locality` have `a`, `b` and
-    /// `c`; `hybrid`, `spilled`, `figures`, `skew-host`, `probe-scaling` and `build-scaling` have workloads of their own.
+    /// `c`; `hybrid`, `spilled`, `figures`, `skew-host`, `probe-scaling` and `build-scaling` have workloads of their
+    /// own.
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
     pub workloads: Vec<Tuples>,
     /// Measure only these sections. The default is `device,pinned,cpu`. Each of the others must be named alone, because
@@ -244,7 +245,7 @@ impl Session {
             workload.build_rows,
             workload.probe_rows,
             workload.width.key_bytes(),
-            workload.width.bytes()
+            workload.width.payload_bytes()
         ));
         self.answer(workload)
     }

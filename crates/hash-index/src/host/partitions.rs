@@ -80,7 +80,7 @@ impl HostPartitions {
     pub fn of(rows: HostRows<'_>, width: Width, bits: u32, threads: usize) -> HostPartitions {
         rows.count(width);
         assert!(bits <= PARTITION_BITS_MAX, "{bits} bits");
-        let (key_bytes, bytes) = (width.key_bytes() as usize, width.bytes() as usize);
+        let (key_bytes, bytes) = (width.key_bytes() as usize, width.payload_bytes() as usize);
         let from = rows.keys.chunks(RUN_ROWS * key_bytes);
         let from = from.zip(rows.payloads.chunks(RUN_ROWS * bytes));
         let (run_rows, runs) = (run_rows(bits), from.len());
@@ -132,7 +132,10 @@ impl HostPartitions {
 
     /// Returns the rows of a partition, in pieces that threads take in turn.
     fn slices(&self, partition: usize) -> impl Iterator<Item = HostRows<'_>> {
-        let (key_bytes, bytes) = (self.width.key_bytes() as usize, self.width.bytes() as usize);
+        let (key_bytes, bytes) = (
+            self.width.key_bytes() as usize,
+            self.width.payload_bytes() as usize,
+        );
         let run_rows = run_rows(self.bits);
         self.runs.iter().flat_map(move |run| {
             let slice = run.slices[partition];

@@ -140,7 +140,7 @@ impl Slice {
     /// Returns the keys and payloads of a slice of such a run, in ascending order of their bytes.
     #[cfg(test)]
     pub(crate) fn sorted_rows(self, run: &[u8], width: Width) -> Vec<(&[u8], &[u8])> {
-        let (key_bytes, bytes) = (width.key_bytes() as usize, width.bytes() as usize);
+        let (key_bytes, bytes) = (width.key_bytes() as usize, width.payload_bytes() as usize);
         let [keys, payloads] = self.columns(key_bytes, bytes);
         let rows = run[keys..].chunks(key_bytes);
         let rows = rows.zip(run[payloads..].chunks(bytes));
@@ -350,7 +350,7 @@ mod tests {
         let slices = shape.divide(HostRows { keys, payloads }, None, &mut run).0;
         let mut expected = BTreeMap::<u64, Vec<(&[u8], &[u8])>>::new();
         let keys = keys.chunks(width.key_bytes() as usize);
-        for (key, payload) in keys.zip(payloads.chunks(width.bytes() as usize)) {
+        for (key, payload) in keys.zip(payloads.chunks(width.payload_bytes() as usize)) {
             let partition = (u128::from(hash(key)) << shape.bits() >> 64) as u64;
             expected.entry(partition).or_default().push((key, payload));
         }
@@ -385,7 +385,7 @@ mod tests {
                         column((0..rows).map(|_| random.u64(..most)), bytes)
                     };
                     let keys = random_column(keys, width.key_bytes());
-                    let payloads = random_column(u64::MAX, width.bytes());
+                    let payloads = random_column(u64::MAX, width.payload_bytes());
                     // Of the two shapes, one has no room left over.
                     for room in [rows, rows + 1000] {
                         assert_is_divided(RunShape::new(width, room, bits), &keys, &payloads);
