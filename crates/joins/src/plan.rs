@@ -34,8 +34,8 @@ pub enum FirstPass {
     Gpu,
     /// The CPU. Only runs that stay in device memory are copied. A filter is in host memory.
     Cpu,
-    /// The one that divides a sample of the rows in less time. The first join that completes the sample measures both,
-    /// and later joins use its times. The GPU divides sides that are too small for a sample, and those with a filter.
+    /// The one that divides a sample of the rows in less time. The first join that completes the sample measures both.
+    /// Later joins use its times. The GPU divides sides that are too small for a sample, and those with a filter.
     Choose,
 }
 
@@ -44,9 +44,9 @@ pub enum FirstPass {
 pub struct JoinOptions {
     /// Bytes of device memory, with those of the ring.
     pub device_bytes: u64,
-    /// Bytes of pinned host memory to which runs may spill, and through which others pass on their way to disk. The
-    /// pinned slots of the ring come beside them, and unless the GPU is named for the first pass, a run for each
-    /// thread. The filter of the CPU also comes beside them; it is not pinned.
+    /// Bytes of pinned host memory to which runs may spill, and through which others pass on their way to disk. They
+    /// do not include the slots of the ring, the CPU's filter, which is not pinned, and a pinned run for each thread,
+    /// which the join takes unless the GPU is named for the first pass.
     pub host_bytes: u64,
     /// Folder of a temporary file for the runs that do not fit in host memory. Without it, they are an error.
     pub spill_directory: Option<PathBuf>,

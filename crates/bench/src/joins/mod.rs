@@ -55,7 +55,7 @@ const SMOKE_BYTES: u64 = 1 << 30;
 const CHUNK_BYTES: usize = 16 << 20;
 /// Maximum number of runs of a measurement.
 const ROUNDS_MAX: u64 = 1 << 20;
-/// A join that takes longer runs once only: its time hardly depends on a run before.
+/// A join that takes longer is not repeated.
 const SLOW: Duration = Duration::from_secs(10);
 
 /// Options of `forebay bench joins`.
