@@ -19,8 +19,8 @@ const LINE_BYTES: usize = 64;
 ///
 /// PERF: a program of 90 lines, of which no record was kept, on one core of an AMD EPYC with 32 KiB of L1 cache, while
 /// other programs ran, November 30, 2026: runs of 2^20 rows of 16 bytes in huge pages, the best of nine, millions of
-/// rows a second. 2^6 partitions: 227 one by one, 177 by lines, 168 by lines with non-temporal stores. 2^9: 220, 167 and
-/// 166. 2^10: 117, 153 and 166. Non-temporal stores need unsafe code, and gain little.
+/// rows a second. 2^6 partitions: 227 one by one, 177 by lines, 168 by lines with non-temporal stores. 2^9: 220, 167
+/// and 166. 2^10: 117, 153 and 166. Non-temporal stores need unsafe code, and gain little.
 const UNBUFFERED_BITS_MAX: u32 = 9;
 
 /// Where the rows of each partition are in a run that the CPU divided.
