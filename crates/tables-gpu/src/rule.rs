@@ -515,7 +515,7 @@ pub(crate) fn is_last(aggregate: &AggregateExec) -> bool {
     )
 }
 
-/// Returns whether a plan reads files, or tables that have versions.
+/// Returns whether a plan reads files, or versioned tables.
 fn reads_files(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let scan = plan.downcast_ref::<DataSourceExec>();
     scan.is_some_and(|it| it.data_source().is::<FileScanConfig>())
