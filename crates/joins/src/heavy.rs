@@ -46,8 +46,8 @@ pub(crate) fn heavy_keys(
     Ok(heavy)
 }
 
-/// Returns the keys of at most `sample` rows, none if they are composite: the side is divided into equal parts, and a
-/// random row of each is taken.
+/// Returns the keys of at most `sample` rows: the side is divided into equal parts, and a random row of each is taken.
+/// Returns no key if keys are composite.
 ///
 /// # Errors
 /// If the join is stopped.

@@ -120,7 +120,7 @@ pub struct JoinReport {
     pub filtered_rows: u64,
     /// Whether the CPU divided both sides.
     pub is_by_cpu: bool,
-    /// The times by which the processor was chosen; `None` if it was not, or the sides are too small for a sample.
+    /// The times from which the processor was chosen; `None` if it was not, or the sides are too small for a sample.
     pub sample: Option<SampleTimes>,
 }
 

@@ -28,7 +28,7 @@ use crate::work::{Work, reads};
 /// The planner chooses the CPU if the estimated time of the device is more than this many times that of the CPU. So a
 /// rate that is a little wrong takes no plan from the device.
 const MARGIN: f64 = 1.5;
-/// Factor by which a run changes a rate.
+/// Factor of the change of a rate after a run.
 const STEP: f64 = 1.05;
 /// Maximum factor between a rate and the one at the start.
 const CHANGE_MAX: f64 = 16.0;
