@@ -107,7 +107,7 @@ impl DeviceRows {
         let count = count_of(width, self.keys.bytes(), self.payloads.bytes());
         // A composite key is aligned as its numbers are.
         let is_aligned = keys.address().is_multiple_of(width.key_bytes().min(8))
-            && payloads.address().is_multiple_of(width.bytes());
+            && payloads.address().is_multiple_of(width.payload_bytes());
         assert!(is_aligned, "columns at {keys:?} and {payloads:?}");
         Rows {
             keys,
@@ -150,12 +150,12 @@ impl<'a> HostRows<'a> {
 
 /// Returns the number of rows of two columns.
 fn count_of(width: Width, keys_bytes: u64, payloads_bytes: u64) -> u64 {
-    let count = payloads_bytes / width.bytes();
+    let count = payloads_bytes / width.payload_bytes();
     assert!(
-        (keys_bytes, payloads_bytes) == (count * width.key_bytes(), count * width.bytes()),
+        (keys_bytes, payloads_bytes) == (count * width.key_bytes(), count * width.payload_bytes()),
         "columns of {keys_bytes} and {payloads_bytes} bytes, values of {} and {} bytes",
         width.key_bytes(),
-        width.bytes()
+        width.payload_bytes()
     );
     count
 }
@@ -170,5 +170,5 @@ fn parts_of(width: Width, rows: Range<u64>, count: u64) -> (Range<usize>, Range<
         "rows {rows:?} of {count}"
     );
     let part = |bytes: u64| (rows.start * bytes) as usize..(rows.end * bytes) as usize;
-    (part(width.key_bytes()), part(width.bytes()))
+    (part(width.key_bytes()), part(width.payload_bytes()))
 }

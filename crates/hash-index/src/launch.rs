@@ -188,7 +188,7 @@ pub(crate) fn generate(
     let width = workload.width;
     assert!(
         keys.len() as u64 == count * width.key_bytes()
-            && payloads.len() as u64 == count * width.bytes(),
+            && payloads.len() as u64 == count * width.payload_bytes(),
         "columns of {} and {} bytes for {count} rows",
         keys.len(),
         payloads.len()

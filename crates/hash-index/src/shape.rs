@@ -49,7 +49,7 @@ impl Width {
     ];
 
     /// Returns the bytes of a payload.
-    pub fn bytes(self) -> u64 {
+    pub fn payload_bytes(self) -> u64 {
         match self {
             Width::Four | Width::EightFour => 4,
             Width::Eight | Width::FourEight | Width::Composite => 8,
@@ -67,7 +67,7 @@ impl Width {
 
     /// Returns the bytes of a key and its payload.
     pub fn row_bytes(self) -> u64 {
-        self.key_bytes() + self.bytes()
+        self.key_bytes() + self.payload_bytes()
     }
 
     /// Returns the name of the type of rows in CUDA C++.
@@ -88,7 +88,7 @@ impl Width {
 
     /// Returns whether keys are single numbers of the width of the payloads.
     pub fn is_uniform(self) -> bool {
-        self.key_bytes() == self.bytes()
+        self.key_bytes() == self.payload_bytes()
     }
 
     /// Asserts that keys are single numbers.
@@ -230,7 +230,7 @@ impl TableShape {
     /// Returns the bytes of one slot.
     pub(crate) fn bytes_of_slot(&self) -> u64 {
         match (self.method, self.width) {
-            (TableMethod::Perfect { .. }, width) => width.bytes(),
+            (TableMethod::Perfect { .. }, width) => width.payload_bytes(),
             (_, Width::Four) => 8,
             (_, Width::Eight | Width::FourEight | Width::EightFour) => 16,
             (_, Width::Composite) => 32,

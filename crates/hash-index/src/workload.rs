@@ -189,7 +189,7 @@ impl Workload {
     pub fn generate(&self, side: Side, (keys, payloads): (&mut [u8], &mut [u8]), threads: usize) {
         let rows = self.rows(side) as usize;
         let key_bytes = self.width.key_bytes() as usize;
-        let value_bytes = self.width.bytes() as usize;
+        let value_bytes = self.width.payload_bytes() as usize;
         let bytes = (rows * key_bytes, rows * value_bytes);
         assert_eq!((keys.len(), payloads.len()), bytes);
         let share_rows = rows.div_ceil(threads.max(1)).max(1);
@@ -265,7 +265,7 @@ impl Workload {
     }
 
     fn cut(&self, payload: u64) -> u64 {
-        match self.width.bytes() {
+        match self.width.payload_bytes() {
             4 => u64::from(payload as u32),
             _ => payload,
         }
@@ -381,7 +381,7 @@ mod tests {
     fn threads_write_what_one_row_has_and_the_answer_does_not_depend_on_them() {
         for (width, threads) in [(Width::Four, 1), (Width::Four, 3), (Width::Eight, 7)] {
             let workload = workload(width, 100, 1001);
-            let bytes = width.bytes() as usize;
+            let bytes = width.payload_bytes() as usize;
             let mut keys = vec![0; 1001 * bytes];
             let mut payloads = keys.clone();
             workload.generate(Side::Probe, (&mut keys, &mut payloads), threads);

@@ -10,7 +10,7 @@ use forebay_movement::ring::Kept;
 use forebay_movement::{Feed, Slots, Source, Unread};
 
 /// A side: keys and payloads, as many, in pinned host memory. As the source of a ring, a chunk is some keys, followed
-/// by as many payloads; payloads come first if they are wider. The slots of the ring must have whole rows.
+/// by as many payloads; payloads come first if they are wider. The slots of the ring must hold whole rows.
 #[derive(Debug, Clone)]
 pub struct PinnedColumns {
     keys: Arc<HostRegistration<AlignedBytes>>,
@@ -20,7 +20,8 @@ pub struct PinnedColumns {
     rows: Range<u64>,
 }
 
-/// Returns the bytes of a ring's slot that has whole rows of a width: at most these, which are whole pages.
+/// Returns the bytes of a ring's slot that holds whole rows in whole pages: at most `slot_bytes`, or those of the
+/// smallest such slot.
 pub(crate) fn slot_of_rows(width: Width, slot_bytes: usize) -> usize {
     // A row has 8 or 16 bytes, or three times a power of two.
     let unit = match width.row_bytes() % 3 {
@@ -31,9 +32,10 @@ pub(crate) fn slot_of_rows(width: Width, slot_bytes: usize) -> usize {
 }
 
 /// Returns where the keys and the payloads of a chunk are in it.
-fn places(width: Width, chunk_bytes: usize) -> [Range<usize>; 2] {
+fn column_ranges(width: Width, chunk_bytes: usize) -> [Range<usize>; 2] {
     let rows = chunk_bytes as u64 / width.row_bytes();
-    let [keys, payloads] = [width.key_bytes(), width.bytes()].map(|it| (rows * it) as usize);
+    let [keys, payloads] =
+        [width.key_bytes(), width.payload_bytes()].map(|it| (rows * it) as usize);
     // The wider column is first, so that both are aligned.
     match keys < payloads {
         true => [payloads..payloads + keys, 0..payloads],
@@ -52,8 +54,8 @@ impl PinnedColumns {
         width: Width,
         rows: u64,
     ) -> PinnedColumns {
-        let room =
-            (keys.len() as u64 / width.key_bytes()).min(payloads.len() as u64 / width.bytes());
+        let room = (keys.len() as u64 / width.key_bytes())
+            .min(payloads.len() as u64 / width.payload_bytes());
         assert!(rows <= room, "{rows} rows of {room}");
         PinnedColumns {
             keys,
@@ -86,7 +88,7 @@ impl PinnedColumns {
 
     /// Returns the bytes of the keys and of the payloads of some rows of the memory.
     fn bytes_of(&self, rows: &Range<u64>) -> [Range<usize>; 2] {
-        [self.width.key_bytes(), self.width.bytes()]
+        [self.width.key_bytes(), self.width.payload_bytes()]
             .map(|bytes| (rows.start * bytes) as usize..(rows.end * bytes) as usize)
     }
 
@@ -151,7 +153,7 @@ impl PinnedColumns {
 
     /// Returns the rows of a chunk in device memory.
     pub fn rows_of_chunk(width: Width, chunk: &DeviceView<u8>) -> DeviceRows {
-        let [keys, payloads] = places(width, chunk.len());
+        let [keys, payloads] = column_ranges(width, chunk.len());
         DeviceRows {
             keys: Column::Device(chunk.view(keys)),
             payloads: Column::Device(chunk.view(payloads)),
@@ -180,7 +182,7 @@ impl Source for PinnedColumns {
                 bytes.start.is_multiple_of(row_bytes) && bytes.end.is_multiple_of(row_bytes);
             assert!(is_whole, "{bytes:?} of rows of {row_bytes} bytes");
             let [keys, payloads] = self.part(&(bytes.start / row_bytes..bytes.end / row_bytes));
-            let [to_keys, to_payloads] = places(self.width, chunk.bytes);
+            let [to_keys, to_payloads] = column_ranges(self.width, chunk.bytes);
             let copies = move |cuda: &Cuda,
                                stream: &Stream,
                                to: &DeviceView<u8>|
@@ -211,14 +213,14 @@ mod tests {
             }
             for rows in [0, 1, 3, 1000] {
                 let chunk = (rows * width.row_bytes()) as usize;
-                let [keys, payloads] = places(width, chunk);
+                let [keys, payloads] = column_ranges(width, chunk);
                 assert_eq!(keys.len() as u64, rows * width.key_bytes());
-                assert_eq!(payloads.len() as u64, rows * width.bytes());
+                assert_eq!(payloads.len() as u64, rows * width.payload_bytes());
                 let (first, second) = (keys.start.min(payloads.start), keys.end.max(payloads.end));
                 assert_eq!((first, second), (0, chunk), "{width:?}");
                 assert!(keys.end == payloads.start || payloads.end == keys.start);
                 assert!((keys.start as u64).is_multiple_of(width.key_bytes().min(8)));
-                assert!((payloads.start as u64).is_multiple_of(width.bytes()));
+                assert!((payloads.start as u64).is_multiple_of(width.payload_bytes()));
             }
         }
     }

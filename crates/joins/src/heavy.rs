@@ -46,8 +46,8 @@ pub(crate) fn heavy_keys(
     Ok(heavy)
 }
 
-/// Returns the keys of at most `sample` rows, none if they are composite: the side is divided into equal parts, and a
-/// random row of each is taken.
+/// Returns the keys of at most `sample` rows: the side is divided into equal parts, and a random row of each is taken.
+/// Returns no key if keys are composite.
 ///
 /// # Errors
 /// If the join is stopped.
@@ -91,7 +91,7 @@ mod tests {
 
     /// Returns the heavy keys of rows with these keys.
     fn of(keys: impl IntoIterator<Item = u64>, width: Width, sample: u64) -> Vec<u64> {
-        let bytes = width.bytes() as usize;
+        let bytes = width.key_bytes() as usize;
         let keys = keys.into_iter();
         let keys: Vec<u8> = keys
             .flat_map(|key| key.to_le_bytes().into_iter().take(bytes))

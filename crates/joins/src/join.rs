@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use forebay_cancel::Stop;
 use forebay_device::cuda::{Cuda, DeviceView, HostRegistration, Part, Priority, Stream};
-use forebay_device::{AlignedBytes, Device, DeviceFault, DeviceState, available_host_bytes};
+use forebay_device::{
+    AlignedBytes, Device, DeviceFault, DeviceState, PAGE_BYTES, available_host_bytes,
+};
 use forebay_hash_index::{
     Column, DevicePartitions, IndexError, JoinTotals, LoadedRows, PartitionJoin, Side as JoinSide,
     Slices, StoredRuns, TableMemory,
@@ -35,8 +37,6 @@ pub use sample::SampleTimes;
 
 /// Maximum number of steps in flight while the host queues the next one.
 const STEPS_QUEUED: usize = 2;
-/// Bytes of a small page of the host.
-const PAGE_BYTES: usize = 4096;
 /// The sides of a join, in the order in which they are divided.
 const SIDES: [JoinSide; 2] = [JoinSide::Build, JoinSide::Probe];
 
@@ -120,7 +120,7 @@ pub struct JoinReport {
     pub filtered_rows: u64,
     /// Whether the CPU divided both sides.
     pub is_by_cpu: bool,
-    /// The times by which the processor was chosen; `None` if it was not, or the sides are too small for a sample.
+    /// The times from which the processor was chosen; `None` if it was not, or the sides are too small for a sample.
     pub sample: Option<SampleTimes>,
 }
 

@@ -174,7 +174,7 @@ fn workload(build_rows: u64, probe_rows: u64) -> Workload {
 
 /// Generates the keys and payloads of a side in host memory.
 fn columns(workload: &Workload, side: Side, threads: usize) -> [Vec<u8>; 2] {
-    let bytes = (workload.rows(side) * workload.width.bytes()) as usize;
+    let bytes = (workload.rows(side) * workload.width.payload_bytes()) as usize;
     let (mut keys, mut payloads) = (vec![0; bytes], vec![0; bytes]);
     workload.generate(side, (&mut keys, &mut payloads), threads);
     [keys, payloads]

@@ -34,8 +34,8 @@ pub enum FirstPass {
     Gpu,
     /// The CPU. Only runs that stay in device memory are copied. A filter is in host memory.
     Cpu,
-    /// The one that divides a sample of the rows in less time. The first join that completes the sample measures both,
-    /// and later joins use its times. The GPU divides sides that are too small for a sample, and those with a filter.
+    /// The one that divides a sample of the rows in less time. The first join that completes the sample measures both.
+    /// Later joins use its times. The GPU divides sides that are too small for a sample, and those with a filter.
     Choose,
 }
 

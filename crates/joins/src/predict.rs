@@ -147,7 +147,7 @@ fn tuples(join: &Workload) -> f64 {
 
 /// Returns the bytes of a key and a payload.
 fn row_bytes(join: &Workload) -> f64 {
-    (2 * join.width.bytes()) as f64
+    join.width.row_bytes() as f64
 }
 
 fn rate(join: &Workload, seconds: f64) -> f64 {

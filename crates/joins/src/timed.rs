@@ -23,7 +23,7 @@ pub fn generate(
 ) -> Result<DeviceRows, IndexError> {
     let (count, width) = (rows.1.end - rows.1.start, workload.width);
     let key_bytes = (count * width.key_bytes()) as usize;
-    let payload_bytes = (count * width.bytes()) as usize;
+    let payload_bytes = (count * width.payload_bytes()) as usize;
     let keys: DeviceView<u8> = cuda.buffer::<u8>(key_bytes)?.all();
     let payloads: DeviceView<u8> = cuda.buffer::<u8>(payload_bytes)?.all();
     let stream = cuda.uploads().clone();

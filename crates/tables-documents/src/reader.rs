@@ -69,23 +69,23 @@ impl Reader {
         format!("{}.{}", self.database, self.collection)
     }
 
-    fn name(&self) -> Namespace {
+    fn to_namespace(&self) -> Namespace {
         Namespace::new(&self.database, &self.collection)
     }
 
     /// Returns the cached fields in which each document has a string or null, or which it lacks.
     pub(crate) fn string_fields(&self) -> Vec<String> {
-        self.documents.string_fields(&self.name())
+        self.documents.string_fields(&self.to_namespace())
     }
 
     /// Returns the total bytes of the documents.
     pub(crate) fn document_bytes(&self) -> u64 {
-        self.documents.document_bytes(&self.name())
+        self.documents.document_bytes(&self.to_namespace())
     }
 
     /// Returns what the reader's plans depend on; `None` if the collection does not exist.
     pub(crate) fn version(&self) -> Option<Version> {
-        let (collection, changes) = self.documents.version(&self.name())?;
+        let (collection, changes) = self.documents.version(&self.to_namespace())?;
         Some(Version {
             collection,
             changes,
@@ -97,7 +97,7 @@ impl Reader {
     /// Returns whether the documents are those of a version, and no change of them is being committed.
     pub(crate) fn has_documents_of(&self, version: &Version) -> bool {
         let version = (version.collection, version.changes);
-        self.documents.has_version(&self.name(), version)
+        self.documents.has_version(&self.to_namespace(), version)
     }
 
     /// Returns this reader on a connection of its own, and a guard at whose end its commands stop. Replies take memory

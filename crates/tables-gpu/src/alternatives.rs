@@ -64,13 +64,12 @@ fn uppermost(plan: &Plan) -> Vec<&GpuFragmentExec> {
 
 /// Runs the uppermost fragments of a plan, up to one that the device does not compute. Returns whether it computes
 /// all.
-async fn are_computed(plan: &Plan, context: &Arc<TaskContext>) -> bool {
+async fn run_uppermost(plan: &Plan, context: &Arc<TaskContext>) -> bool {
     let mut are_all = true;
     for fragment in uppermost(plan) {
-        // Each fragment asks for its columns and its kernels when it runs, so that a later run finds them.
-        let is_asked =
-            are_all || reason(plan).is_some_and(|it| it.is(NOT_THERE) || it.is(COMPILING));
-        if is_asked {
+        // A fragment requests its columns and its kernels when it runs, so that a later run finds them.
+        let is_run = are_all || reason(plan).is_some_and(|it| it.is(NOT_THERE) || it.is(COMPILING));
+        if is_run {
             are_all &= fragment.run(context).await;
         }
     }
@@ -138,11 +137,11 @@ impl ExecutionPlan for AlternativesExec {
         let (cpu, fragments) = (Arc::clone(&self.cpu), Arc::clone(&self.fragments));
         let options = self.options.clone();
         let rows = stream::once(async move {
-            // The partitions of both plans have the same rows only if there is one, or if hashes tell which they are.
+            // Both plans have the same rows in a partition only if there is one, or if hashes of rows tell it.
             let partitioning = &cpu.properties().partitioning;
             let count = partitioning.partition_count();
             let may_choose = count == 1 || matches!(partitioning, Partitioning::Hash(..));
-            if are_computed(&fragments, &context).await {
+            if run_uppermost(&fragments, &context).await {
                 let all = partition..fragments.properties().partitioning.partition_count();
                 let dealt = all.step_by(count);
                 let dealt = dealt.map(|it| fragments.execute(it, Arc::clone(&context)));

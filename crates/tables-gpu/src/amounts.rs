@@ -1,4 +1,4 @@
-//! How much work a plan is for the CPU, and a fragment for a device, by what is known before they run.
+//! The work of a plan on the CPU, and of a fragment on a device, as far as it is known before they run.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl Columns {
     }
 }
 
-/// Returns the files of which rows may meet the conditions of a scan, or the version of a table, with the number of
+/// Returns the files with rows that may meet the conditions of a scan, or the version of a table, and their numbers of
 /// rows.
 ///
 /// # Errors
@@ -80,7 +80,7 @@ fn counted_files(scan: &FileScanConfig) -> Result<Vec<(FileKey, u64)>, Reason> {
     let mut found = files(scan)?;
     let schema = scan.file_source.table_schema().table_schema();
     let statistics = found.iter().map(|(_, file)| file.statistics.clone());
-    // The only file of a table is read, or a query takes little time anywhere.
+    // A single file is not pruned: it is read, or the query takes little time on both.
     if found.len() > 1
         && let Some(statistics) = statistics.collect::<Option<Vec<_>>>()
         && let Some(filter) = scan.file_source.filter()
@@ -127,7 +127,7 @@ impl Scans {
             };
         }
         if let Some(scan) = plan.downcast_ref::<VersionedScan>() {
-            // Whole documents are read, whatever the columns are.
+            // The CPU reads whole documents, whatever the columns are.
             let bytes = scan.table().version().bytes;
             return Scans {
                 tables: 1,

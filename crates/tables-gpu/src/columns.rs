@@ -1,7 +1,7 @@
 //! The columns that an engine holds, by file.
 //!
-//! A file is known by its place, size, time and tag, so that a file that changed is another one. A version of a table
-//! without files counts as a file. A loss of the device loses nothing, since files are read again.
+//! A file is known by its place, size, time and tag, so that a file that changed is another one. A version of a
+//! versioned table counts as a file. A loss of the device loses nothing, since files are read again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -60,13 +60,13 @@ impl ColumnKey {
         self.file.bytes
     }
 
-    /// Returns whether the table has versions instead of files.
+    /// Returns whether it is a column of a versioned table.
     pub(crate) fn is_of_version(&self) -> bool {
         self.file.number.is_some()
     }
 
-    /// Returns the path or the URL of the table's file, or the table's name if it has versions, and the name of the
-    /// column, or what is computed of it.
+    /// Returns the path or the URL of the table's file, or the name of a versioned table, and the name of the column,
+    /// or what is computed of it.
     pub(crate) fn names(&self) -> (String, String) {
         let FileKey { store, path, .. } = &self.file;
         let computed = self.computed.as_ref().map(ToString::to_string);

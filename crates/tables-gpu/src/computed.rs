@@ -186,7 +186,7 @@ impl Rows {
                     Instead::Opposite(expr) => Arc::new(NotExpr::new(column(expr)?)),
                     Instead::Halves([upper, lower]) => {
                         let data_type = node.data_type(&self.schema)?;
-                        Halves::joined([column(upper)?, column(lower)?], data_type)
+                        Halves::combined([column(upper)?, column(lower)?], data_type)
                     }
                 };
                 Ok(Transformed::new(instead, true, TreeNodeRecursion::Jump))

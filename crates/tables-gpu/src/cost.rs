@@ -1,4 +1,4 @@
-//! Which of the CPU and a device is estimated to compute a plan faster, by rates that runs on this machine correct.
+//! The choice between the CPU and a device: the estimated times of a plan on both, by rates that runs correct.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,14 +25,14 @@ use crate::reason::Reason;
 use crate::rule::is_last;
 use crate::work::{Work, reads};
 
-/// How many times as long as the CPU a device must be estimated to take for the planner to choose the CPU, so that a
+/// The planner chooses the CPU if the estimated time of the device is more than this many times that of the CPU. So a
 /// rate that is a little wrong takes no plan from the device.
 const MARGIN: f64 = 1.5;
-/// Factor by which a run changes a rate.
+/// Factor of the change of a rate after a run.
 const STEP: f64 = 1.05;
 /// Maximum factor between a rate and the one at the start.
 const CHANGE_MAX: f64 = 16.0;
-/// Rates at the start, before a run has told others.
+/// Rates at the start: rough figures, not measured.
 const CPU_NS: [f64; CPU_KINDS] = [100_000.0, 100_000.0, 2.0];
 const GPU_NS: [f64; GPU_KINDS] = [600_000.0, 200_000.0, 0.001, 0.02, 1.0, 100.0];
 
@@ -58,8 +58,8 @@ impl<const KINDS: usize> Rates<KINDS> {
         self.parts(amounts).iter().sum()
     }
 
-    /// Changes the rate that the largest part of the estimate is of, by the time that a run took. All steps are equal,
-    /// so that a rate follows the median of the runs, and one that was slow for another reason changes little.
+    /// Changes the rate of the largest part of the estimate, by the time that a run took. All steps are equal: a rate
+    /// follows the median of the runs, and a single slow run changes it little.
     fn correct(&mut self, amounts: &[u64; KINDS], took: Duration) {
         let parts = self.parts(amounts);
         let is_longer = took.as_secs_f64() * 1e9 > self.estimate(amounts);
@@ -93,7 +93,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Starts with rates of this machine's paths to the device that were measured.
+    /// Sets the rates of the paths to the device to those that were measured.
     pub(crate) fn set(&self, measurements: &Measurements) {
         let mut gpu = self.gpu.lock();
         for (kind, tier) in [(HOST, Tier::Pinned), (DISK, Tier::File)] {
@@ -116,7 +116,7 @@ impl Columns {
     ///
     /// # Errors
     /// The reason for the CPU.
-    pub(crate) fn weigh(
+    pub(crate) fn check_cost(
         &self,
         plan: &Arc<dyn ExecutionPlan>,
         fragment: &Fragment,
@@ -139,16 +139,16 @@ impl Columns {
         }
     }
 
-    /// Returns what tells the time of an aggregate on the CPU; `None` for plans that return rows before they have read
+    /// Returns the timer of an aggregate on the CPU. Returns `None` for plans that return rows before they have read
     /// all, or of which a device computes a part.
-    pub(crate) fn timed(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<Timed>> {
+    pub(crate) fn timer(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<Timer>> {
         let is_aggregate = plan.downcast_ref::<AggregateExec>().is_some_and(is_last);
         if !is_aggregate || !self.costs.learns() {
             return None;
         }
         let scans = Scans::of(plan);
         (!scans.has_fragment).then(|| {
-            Arc::new(Timed {
+            Arc::new(Timer {
                 costs: Arc::clone(&self.costs),
                 amounts: scans.amounts(),
                 began: OnceLock::new(),
@@ -181,7 +181,7 @@ impl Work {
 /// Corrects the rates of the CPU by the time from when a plan begins until all its partitions have returned rows, or
 /// ended.
 #[derive(Debug)]
-pub(crate) struct Timed {
+pub(crate) struct Timer {
     costs: Arc<Costs>,
     amounts: [u64; CPU_KINDS],
     began: OnceLock<Instant>,
@@ -189,23 +189,23 @@ pub(crate) struct Timed {
     left: AtomicUsize,
 }
 
-impl Timed {
-    /// Returns the rows of a partition, whose time is told if there is `timed`.
-    pub(crate) fn watched(
-        timed: Option<&Arc<Timed>>,
+impl Timer {
+    /// Returns the rows of a partition, which a timer measures if there is one.
+    pub(crate) fn timed(
+        timer: Option<&Arc<Timer>>,
         rows: SendableRecordBatchStream,
     ) -> SendableRecordBatchStream {
-        let Some(timed) = timed.cloned() else {
+        let Some(timer) = timer.cloned() else {
             return rows;
         };
         let schema = rows.schema();
         let rows = stream::once(async move {
-            let began = *timed.began.get_or_init(Instant::now);
+            let began = *timer.began.get_or_init(Instant::now);
             let mut rows = rows.peekable();
             let has_failed = matches!(Pin::new(&mut rows).peek().await, Some(Err(_)));
-            if !has_failed && timed.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-                let mut rates = timed.costs.cpu.lock();
-                rates.correct(&timed.amounts, began.elapsed());
+            if !has_failed && timer.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+                let mut rates = timer.costs.cpu.lock();
+                rates.correct(&timer.amounts, began.elapsed());
             }
             rows
         });

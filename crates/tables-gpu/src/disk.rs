@@ -47,8 +47,8 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// Returns the name of the file of a column, or of half of one; `None` if something else is computed of it, or it is
-    /// of a table that has versions: their numbers begin again when the server does.
+    /// Returns the name of the file of a column, or of a half of one. Returns `None` if something else is computed of
+    /// it, or the table is versioned: the numbers of versions begin again when the server starts.
     pub(crate) fn of(key: &ColumnKey) -> Option<Name> {
         if key.is_of_version() {
             return None;

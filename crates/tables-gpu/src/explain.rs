@@ -24,7 +24,8 @@ use crate::work::NOT_THERE;
 type Plan = Arc<dyn ExecutionPlan>;
 
 /// What is printed of a plan without aggregates and joins for the device.
-const NOTHING: &str = "// The plan has no aggregate, join, condition or limited sort over files that a GPU could compute.\n";
+const NOTHING: &str = "// The plan has no aggregate, join, condition or limited sort over files or collections that a GPU could \
+                       compute.\n";
 
 /// Returns the kernels of a plan, from the last operator on, and why parts of it are the CPU's.
 ///

@@ -1,4 +1,4 @@
-//! What identifies the files of tables, and versions of tables without files.
+//! What identifies the files of tables, and the versions of versioned tables.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use forebay_tables::TableVersion;
 
 use crate::reason::Reason;
 
-/// A file as it was when a scan listed it, or a version of a table without files.
+/// A file as it was when a scan listed it, or a version of a versioned table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct FileKey {
     pub(crate) store: String,
@@ -17,7 +17,7 @@ pub(crate) struct FileKey {
     pub(crate) modified: Option<i64>,
     pub(crate) tag: Option<String>,
     pub(crate) version: Option<String>,
-    /// The number of the version of a table without files; `None` of a file.
+    /// The number of the version of a versioned table; `None` of a file.
     pub(crate) number: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ impl FileKey {
         }
     }
 
-    /// Returns whether this is a version of a table without files, and `other` a later one.
+    /// Returns whether this is a version of a versioned table, and `other` a later one.
     pub(crate) fn is_before(&self, other: &FileKey) -> bool {
         let is_table = self.number.is_some() && other.number.is_some() && self.path == other.path;
         is_table && (self.tag != other.tag || self.number < other.number)

@@ -106,7 +106,7 @@ fn is_full(plan: &Plan) -> bool {
     is_above && is_full(plan.children()[0])
 }
 
-/// Returns why a part of a plan is the CPU's; `None` if no operator tells.
+/// Returns why the CPU computes a part of a plan; `None` if no operator has a reason.
 fn on_cpu(plan: &Plan) -> Option<&Reason> {
     let own = plan.downcast_ref::<OnCpuExec>().map(OnCpuExec::reason);
     own.or_else(|| plan.children().into_iter().find_map(on_cpu))

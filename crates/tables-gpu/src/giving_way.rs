@@ -173,7 +173,7 @@ impl Known {
         }
     }
 
-    /// Forgets the columns of earlier versions of a table without files.
+    /// Forgets the columns of earlier versions of a versioned table.
     pub(crate) fn forget_before(&mut self, file: &FileKey) {
         self.columns.retain(|key, _| !key.file.is_before(file));
     }

@@ -32,7 +32,7 @@ const GROUPS_OF_ROW: u64 = 4;
 /// numbers of a range.
 const GROUPS_OF_VALUES: u64 = 1 << 22;
 const GROUPS_OF_RANGES: u64 = 1 << 20;
-/// Number of keys of which a hash table may have any.
+/// Number of possible combinations of keys from which on groups cannot be in a hash table.
 pub(crate) const HASHED_KEYS_MAX: u64 = 1 << 62;
 /// Number of slots that a hash table has at most at first.
 const SLOTS_FIRST: u64 = 1 << 24;

@@ -1,5 +1,5 @@
 //! Decimals of more than 64 bits. The device keeps such a column as two: the upper halves of its numbers, and the
-//! lower ones. Kernels join them.
+//! lower ones. Kernels combine them.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -24,7 +24,7 @@ use crate::value::{Kind, Value, bounds_of};
 /// Bits of a half.
 const HALF_BITS: u32 = 64;
 
-/// A half of a decimal, as a signed integer. It is computed while a file is read.
+/// The upper or the lower 64 bits of a decimal, as a signed integer. They are computed while a file is read.
 #[derive(Debug, Eq)]
 pub(crate) struct Half {
     of: Arc<dyn PhysicalExpr>,
@@ -145,7 +145,7 @@ impl Hash for Halves {
 
 impl Halves {
     /// Returns the decimal of this type that has these halves.
-    pub(crate) fn joined(
+    pub(crate) fn combined(
         [upper, lower]: [Arc<dyn PhysicalExpr>; 2],
         data_type: DataType,
     ) -> Arc<dyn PhysicalExpr> {
@@ -198,7 +198,7 @@ impl PhysicalExpr for Halves {
     ) -> Result<Arc<dyn PhysicalExpr>> {
         let halves = <[_; 2]>::try_from(children)
             .map_err(|all| internal_datafusion_err!("{} halves", all.len()))?;
-        Ok(Halves::joined(halves, self.data_type.clone()))
+        Ok(Halves::combined(halves, self.data_type.clone()))
     }
 
     fn fmt_sql(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -262,7 +262,7 @@ pub(crate) fn decimals(numbers: Vec<Option<i128>>, data_type: &DataType) -> Resu
     Ok(Arc::new(decimals))
 }
 
-/// Returns whether the source of a kernel joins halves, or aggregates numbers of 128 bits.
+/// Returns whether the source of a kernel combines halves, or aggregates numbers of 128 bits.
 pub(crate) fn has_halves(source: &str) -> bool {
     let names = ["of_halves(", "part_of<", "ordered_high("];
     names.iter().any(|name| source.contains(name))
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_of_slices_are_joined_again() {
+    fn halves_of_slices_are_combined_again() {
         let data_type = DataType::Decimal128(38, 3);
         let batch = batch(&NUMBERS, &data_type);
         let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new("n", 0));
@@ -333,9 +333,13 @@ mod tests {
             let halves = RecordBatch::try_new(schema, halves.to_vec()).expect("two columns");
             let columns = [("upper", 0), ("lower", 1)];
             let columns = columns.map(|(name, index)| Arc::new(Column::new(name, index)) as _);
-            let joined = Halves::joined(columns, data_type.clone()).evaluate(&halves);
-            let joined = joined.and_then(|it| it.into_array(rows)).expect("decimals");
-            assert_eq!(&joined, slice.column(0), "{first} {rows}");
+            let combined = Halves::combined(columns, data_type.clone()).evaluate(&halves);
+            let combined = combined.and_then(|it| it.into_array(rows));
+            assert_eq!(
+                &combined.expect("decimals"),
+                slice.column(0),
+                "{first} {rows}"
+            );
         }
         assert_eq!(Half::name_of(&both[0]), Some("upper half"));
         assert_eq!(Half::name_of(&column), None);

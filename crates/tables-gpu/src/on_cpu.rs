@@ -12,7 +12,7 @@ use datafusion::physical_plan::{
     ReplaceChildrenOptions,
 };
 
-use crate::cost::Timed;
+use crate::cost::Timer;
 use crate::reason::Reason;
 
 /// Returns what its input returns. `EXPLAIN` prints the reason.
@@ -20,7 +20,7 @@ use crate::reason::Reason;
 pub(crate) struct OnCpuExec {
     input: Arc<dyn ExecutionPlan>,
     reason: Reason,
-    timed: Option<Arc<Timed>>,
+    timer: Option<Arc<Timer>>,
 }
 
 impl OnCpuExec {
@@ -28,13 +28,13 @@ impl OnCpuExec {
         OnCpuExec {
             input,
             reason,
-            timed: None,
+            timer: None,
         }
     }
 
-    /// Returns the operator, which tells how long its input takes.
-    pub(crate) fn with_time(self, timed: Option<Arc<Timed>>) -> OnCpuExec {
-        OnCpuExec { timed, ..self }
+    /// Returns the operator with a timer of its input.
+    pub(crate) fn with_timer(self, timer: Option<Arc<Timer>>) -> OnCpuExec {
+        OnCpuExec { timer, ..self }
     }
 
     pub(crate) fn reason(&self) -> &Reason {
@@ -84,7 +84,7 @@ impl ExecutionPlan for OnCpuExec {
         let input = children.pop();
         let input = input.ok_or_else(|| DataFusionError::Internal("no input".to_owned()))?;
         let operator = OnCpuExec::new(input, self.reason.clone());
-        Ok(Arc::new(operator.with_time(self.timed.clone())))
+        Ok(Arc::new(operator.with_timer(self.timer.clone())))
     }
 
     fn with_new_children(
@@ -101,6 +101,6 @@ impl ExecutionPlan for OnCpuExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let rows = self.input.execute(partition, context)?;
-        Ok(Timed::watched(self.timed.as_ref(), rows))
+        Ok(Timer::timed(self.timer.as_ref(), rows))
     }
 }

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use crate::columns::{Columns, Resident};
-use crate::cost::Timed;
+use crate::cost::Timer;
 use crate::fragment::Fragment;
 use crate::origin::Origin;
 use crate::reason::Reason;
@@ -53,8 +53,8 @@ pub(crate) struct GpuFragmentExec {
     outcome: Arc<OnceCell<Outcome>>,
     /// What kernels did if another fragment read the groups on the device.
     stayed: Arc<OnceCell<String>>,
-    /// What tells how long the CPU takes, if it runs and that is to be told.
-    timed: Arc<OnceLock<Option<Arc<Timed>>>>,
+    /// The timer of the CPU's plan, from when that plan first runs; `None` if its time corrects no rates.
+    timer: Arc<OnceLock<Option<Arc<Timer>>>>,
     metrics: ExecutionPlanMetricsSet,
     properties: Arc<PlanProperties>,
 }
@@ -89,7 +89,7 @@ impl GpuFragmentExec {
             have_plans_run: Arc::default(),
             outcome: Arc::default(),
             stayed: Arc::default(),
-            timed: Arc::default(),
+            timer: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
         })
     }
@@ -160,7 +160,7 @@ impl GpuFragmentExec {
             have_plans_run: Arc::default(),
             outcome: Arc::default(),
             stayed: Arc::default(),
-            timed: Arc::default(),
+            timer: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
             properties: Arc::clone(&self.properties),
         }
@@ -397,7 +397,7 @@ impl ExecutionPlan for GpuFragmentExec {
         let (cpu, outcome) = (Arc::clone(&self.cpu), Arc::clone(&self.outcome));
         let work = self.work(Arc::clone(&context));
         let (strict, is_kept) = (self.options.strict, self.is_kept);
-        let (timed, columns) = (Arc::clone(&self.timed), Arc::clone(&self.columns));
+        let (timer, columns) = (Arc::clone(&self.timer), Arc::clone(&self.columns));
         let rows = stream::once(async move {
             let outcome = outcome.get_or_init(|| work.outcome()).await;
             let rows: SendableRecordBatchStream = match outcome {
@@ -417,8 +417,8 @@ impl ExecutionPlan for GpuFragmentExec {
                     return Err(DataFusionError::Execution(text));
                 }
                 Outcome::Cpu(_) => {
-                    let timed = timed.get_or_init(|| columns.timed(&cpu));
-                    Timed::watched(timed.as_ref(), cpu.execute(partition, context)?)
+                    let timer = timer.get_or_init(|| columns.timer(&cpu));
+                    Timer::timed(timer.as_ref(), cpu.execute(partition, context)?)
                 }
             };
             Ok(rows)

@@ -17,7 +17,7 @@ use crate::reason::Reason;
 #[derive(Debug, Clone)]
 pub(crate) enum Origin {
     Files(Arc<FileScanConfig>),
-    /// A table that has versions instead of files.
+    /// A versioned table.
     Table(Arc<dyn VersionedTable>),
     /// The rows that a plan returns, and why kernels do not compute the plan with what is above it.
     Plan(Arc<dyn ExecutionPlan>, Reason),
@@ -62,7 +62,7 @@ impl Origin {
         narrowest.map(|(index, _)| index)
     }
 
-    /// Returns the files, each once. A table that has versions counts as one file, which nothing opens.
+    /// Returns the files, each once. A versioned table counts as one file, which nothing opens.
     ///
     /// # Errors
     /// If a scan reads only a part of a file.

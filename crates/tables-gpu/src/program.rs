@@ -178,7 +178,7 @@ pub(crate) struct Compiled {
 pub(crate) enum Added {
     /// It is the largest value.
     Maximum,
-    /// The same of two words, of which the first decides.
+    /// The same with two words, of which the first is the upper.
     WideMaximum,
     /// It is a sum, to which a row adds a number of at most this absolute value.
     UpTo(u128),

@@ -124,7 +124,7 @@ impl Totals<'_> {
         self.word(group, self.layout[slot].word)
     }
 
-    /// Returns the words of a maximum of two.
+    /// Returns both words of a maximum of 128 bits.
     fn words(&self, group: usize, slot: usize) -> [u64; 2] {
         let first = self.layout[slot].word;
         [first, first + 1].map(|word| self.word(group, word))

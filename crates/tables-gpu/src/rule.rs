@@ -104,8 +104,8 @@ impl PhysicalOptimizerRule for Fragments {
                 }
                 Err(reason) => {
                     self.0.counts.add_on_cpu(&reason);
-                    let timed = reason.is(FASTER).then(|| self.0.timed(&node)).flatten();
-                    let node = OnCpuExec::new(node, reason).with_time(timed);
+                    let timer = reason.is(FASTER).then(|| self.0.timer(&node)).flatten();
+                    let node = OnCpuExec::new(node, reason).with_timer(timer);
                     Ok(Transformed::yes(Arc::new(node) as _))
                 }
             }
@@ -176,7 +176,7 @@ impl Fragments {
             // The plan stays one if the CPU would compute all parts.
             let wanted = parts
                 .iter()
-                .map(|(first, fragment)| self.0.weigh(first.input(), fragment, options));
+                .map(|(first, fragment)| self.0.check_cost(first.input(), fragment, options));
             wanted.reduce(|one, other| one.or(other)).transpose()?;
             let states = parts
                 .into_iter()
@@ -252,7 +252,7 @@ impl Fragments {
         options: &GpuOptions,
     ) -> std::result::Result<Arc<dyn ExecutionPlan>, Reason> {
         let fragment = checked(&aggregate)?;
-        self.0.weigh(aggregate.input(), &fragment, options)?;
+        self.0.check_cost(aggregate.input(), &fragment, options)?;
         self.aggregated(aggregate, fragment, options)
     }
 
@@ -282,7 +282,7 @@ impl Fragments {
         check_rows(aggregate)?;
         let by_all_keys = sets::by_all_keys(first).map_err(Reason::of)?;
         let fragment = of_states(&by_all_keys)?;
-        self.0.weigh(first.input(), &fragment, options)?;
+        self.0.check_cost(first.input(), &fragment, options)?;
         let states = self.aggregated(by_all_keys, fragment, options)?;
         sets::above(aggregate, first, states).map_err(Reason::of)
     }
@@ -315,7 +315,7 @@ impl Fragments {
         options: &GpuOptions,
     ) -> std::result::Result<(), Reason> {
         self.check_hope(number_of(plan), options)?;
-        self.0.weigh(plan, fragment, options)
+        self.0.check_cost(plan, fragment, options)
     }
 
     /// Returns a sort with a limit above an operator of a device that returns the first rows, or the sort with the
@@ -511,7 +511,7 @@ pub(crate) fn is_last(aggregate: &AggregateExec) -> bool {
     )
 }
 
-/// Returns whether a plan reads files, or tables that have versions.
+/// Returns whether a plan reads files, or versioned tables.
 fn reads_files(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let scan = plan.downcast_ref::<DataSourceExec>();
     scan.is_some_and(|it| it.data_source().is::<FileScanConfig>())

@@ -1,4 +1,4 @@
-//! Tables that have versions instead of files, such as collections of documents: GPUs keep their columns by version.
+//! Versioned tables: those without files, such as collections of documents, whose columns GPUs keep by version.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use futures_util::future::BoxFuture;
 pub struct TableVersion {
     /// Name of the table, with those of its source and schema.
     pub name: String,
-    /// Tells the table from others that had its name.
+    /// Tells the table from others that had the same name.
     pub id: String,
     /// Number of the version, larger than those of earlier versions.
     pub number: u64,
@@ -28,7 +28,7 @@ pub struct TableVersion {
     pub bytes: u64,
 }
 
-/// A table that has versions.
+/// A table without files, whose columns GPUs keep by version.
 pub trait VersionedTable: fmt::Debug + Send + Sync {
     /// Returns the columns.
     fn schema(&self) -> SchemaRef;
@@ -51,7 +51,7 @@ pub trait VersionedTable: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<Arc<dyn ExecutionPlan>>>;
 }
 
-/// A scan of a table that has versions, with what a GPU that keeps the table's columns needs to replace it. `EXPLAIN`
+/// A scan of a versioned table, with what a GPU that keeps the table's columns needs to replace it. `EXPLAIN`
 /// shows the scan alone.
 #[derive(Debug)]
 pub struct VersionedScan {

@@ -143,7 +143,7 @@ fn note_choice(
     };
     let workload = &join.workload;
     let table = gpu.rates(workload);
-    let row_bytes = (2 * workload.width.bytes()) as f64;
+    let row_bytes = workload.width.row_bytes() as f64;
     let rates = Rates {
         cpu: cpu.rates(workload),
         gpu: Some(GpuRates {

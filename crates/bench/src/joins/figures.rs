@@ -11,6 +11,7 @@ use forebay_device::cuda::gpus;
 use forebay_hash_index::{ProbeKeys, Width, Workload};
 
 use super::place::Place;
+use super::spilled::side_bytes;
 use super::{Session, device, host, moved, start_gpus};
 
 /// Rows of the build side at scale 1: those of workload A.
@@ -104,10 +105,9 @@ pub(super) fn device_bytes<'a>(
     workloads: impl Iterator<Item = &'a Workload>,
 ) -> u64 {
     let bytes = workloads.map(|workload| {
-        let rows = workload.build_rows + workload.probe_rows;
         let shapes = session.shapes(workload).into_iter();
         let table = shapes.map(|(_, shape)| shape.bytes()).max().unwrap_or(0);
-        rows * 2 * workload.width.bytes() + 2 * table
+        side_bytes(workload) + 2 * table
     });
     bytes.max().unwrap_or(0) + OTHER_BYTES
 }

@@ -32,7 +32,7 @@ impl Columns {
             "a side of {rows} rows needs {needed} bytes of host memory; {available} bytes are available"
         );
         let key_bytes = (rows * width.key_bytes()) as usize;
-        let bytes = (rows * width.bytes()) as usize;
+        let bytes = (rows * width.payload_bytes()) as usize;
         let mut columns = Columns {
             keys: AlignedBytes::zeroed(key_bytes),
             payloads: AlignedBytes::zeroed(bytes),

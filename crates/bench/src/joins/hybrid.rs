@@ -9,6 +9,7 @@ use forebay_hash_index::{ProbeKeys, Side, Width, Workload};
 
 use super::device::{all, generate, on_gpu, once};
 use super::report::Sample;
+use super::spilled::side_bytes;
 use super::{Session, start_gpus};
 
 /// Thousandths of the table that are on the device: all, less and less, none. 667 is a table of 1.5 times its share.
@@ -34,9 +35,8 @@ pub(super) fn workload(scale: f64) -> Workload {
 /// time is that of a table on the device and that of one in host memory, by their shares.
 pub(super) fn measure(session: &mut Session, workload: Workload) -> Result<()> {
     let join = session.answer(workload);
-    // The chunks of the table are not of the budget.
-    let tuples = workload.build_rows + workload.probe_rows;
-    let budget = tuples * 2 * workload.width.bytes() + workload.build_rows / 8 + OTHER_BYTES;
+    // The chunks of the table are not part of the budget.
+    let budget = side_bytes(&workload) + workload.build_rows / 8 + OTHER_BYTES;
     let devices = start_gpus("cuda:0", Some(budget))?;
     let gpu = devices.list().remove(0);
     let build = generate(&gpu, workload, all(&workload, Side::Build))?;

@@ -5,19 +5,19 @@
 //! some sections have others. Every run must find the number of matches and the sums of both payloads that the
 //! generator's formulas give, which use no hash table.
 
-mod beyond;
 mod co_processing;
 mod device;
 mod figures;
 mod gpus;
 mod host;
 mod hybrid;
+mod locality;
 mod moved;
 mod pinned;
 mod place;
-mod places;
 pub(crate) mod plots;
 mod report;
+mod scaling;
 mod section;
 mod size;
 mod spilled;
@@ -55,7 +55,7 @@ const SMOKE_BYTES: u64 = 1 << 30;
 const CHUNK_BYTES: usize = 16 << 20;
 /// Maximum number of runs of a measurement.
 const ROUNDS_MAX: u64 = 1 << 20;
-/// A join that takes longer runs once only: its time hardly depends on a run before.
+/// A join that takes longer is not repeated.
 const SLOW: Duration = Duration::from_secs(10);
 
 /// Options of `forebay bench joins`.
@@ -66,8 +66,9 @@ pub struct JoinsArgs {
     /// 262,144 tuples; sections that have workloads of their own also have minimums of their own.
     #[arg(long, value_name = "NUMBER", default_value_t = 0.015625, value_parser = scale)]
     pub scale: f64,
-    /// Measure only these workloads. The sections `pinned`, `gpus`, `co-processing` and `places` have `a`, `b` and `c`;
-    /// `hybrid`, `spilled`, `figures`, `skew-host`, `probe-beyond` and `build-beyond` have workloads of their own.
+    /// Measure only these workloads. The sections `pinned`, `gpus`, `co-processing` and `locality` have `a`, `b` and
+    /// `c`; `hybrid`, `spilled`, `figures`, `skew-host`, `probe-scaling` and `build-scaling` have workloads of their
+    /// own.
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
     pub workloads: Vec<Tuples>,
     /// Measure only these sections. The default is `device,pinned,cpu`. Each of the others must be named alone, because
@@ -78,11 +79,11 @@ pub struct JoinsArgs {
     #[arg(long, value_name = "TABLE", value_delimiter = ',')]
     pub tables: Vec<Table>,
     /// Size of a chunk in the ring, half keys and half payloads: a multiple of 4 KiB, at most 32 MiB. The default is
-    /// 16M. Only the sections `pinned`, `spilled`, `figures`, `co-processing`, `probe-beyond` and `build-beyond` have a
-    /// ring.
+    /// 16M. Only the sections `pinned`, `spilled`, `figures`, `co-processing`, `probe-scaling` and `build-scaling` have
+    /// a ring.
     #[arg(long, value_name = "SIZE", value_parser = chunk_bytes())]
     pub chunk_bytes: Option<usize>,
-    /// Options of the sections `spilled` and `build-beyond`.
+    /// Options of the sections `spilled` and `build-scaling`.
     #[command(flatten)]
     pub spilled: SpilledArgs,
     /// Runs of each measurement, at least 1, after one that warms up. A join that takes longer than ten seconds runs
@@ -128,7 +129,7 @@ impl JoinsArgs {
         tuples.map(|it| (it, self.workload(it))).collect()
     }
 
-    /// Returns the joins of the sections `spilled` and `build-beyond`.
+    /// Returns the joins of the sections `spilled` and `build-scaling`.
     fn spilled(&self, ring: RingOptions) -> Spilled {
         match self.smoke {
             true => Spilled::smoke(),
@@ -244,7 +245,7 @@ impl Session {
             workload.build_rows,
             workload.probe_rows,
             workload.width.key_bytes(),
-            workload.width.bytes()
+            workload.width.payload_bytes()
         ));
         self.answer(workload)
     }
@@ -292,11 +293,11 @@ impl Session {
             Section::Figures => figures::measure(self, args.scale),
             Section::SkewHost => figures::measure_skew_host(self, args.scale),
             Section::CoProcessing => co_processing::measure(self, &args.workloads(section)),
-            Section::Places => places::measure(self, &args.workloads(section)),
-            Section::ProbeBeyond => beyond::measure_probe_sides(self, args.scale),
-            Section::BuildBeyond => {
+            Section::Locality => locality::measure(self, &args.workloads(section)),
+            Section::ProbeScaling => scaling::measure_probe_sides(self, args.scale),
+            Section::BuildScaling => {
                 let spilled = args.spilled(self.ring);
-                beyond::measure_build_sides(self, args.scale, &spilled)
+                scaling::measure_build_sides(self, args.scale, &spilled)
             }
         }
     }

@@ -62,8 +62,8 @@ fn by_method(
     build: &DeviceRows,
 ) -> Result<()> {
     let workload = &join.workload;
-    // Keys and payloads are as wide.
-    let bytes = (workload.probe_rows * workload.width.bytes()) as usize;
+    // Keys and payloads have the same width.
+    let bytes = (workload.probe_rows * workload.width.payload_bytes()) as usize;
     let mut host = match HostBuffer::allocate(gpu, method, 2 * bytes) {
         Ok(host) => host,
         Err(error @ (MoveError::Register(_) | MoveError::Managed(_))) => {

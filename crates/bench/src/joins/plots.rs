@@ -98,7 +98,7 @@ const FIGURES: [Figure; 8] = [
         paper: &[],
     },
     Figure {
-        name: "probe-beyond",
+        name: "probe-scaling",
         title: "Joins of sides in host memory by the size of the probe side",
         metric: JOIN,
         x: "rows of the probe side",
@@ -108,7 +108,7 @@ const FIGURES: [Figure; 8] = [
         paper: &[],
     },
     Figure {
-        name: "build-beyond",
+        name: "build-scaling",
         title: "Joins of sides in host memory by the size of both",
         metric: JOIN,
         x: "rows of each side",

@@ -35,12 +35,12 @@ pub enum Section {
     CoProcessing,
     /// Joins by the first GPU. Both sides are in its memory, in pinned host memory, or in the memory of the second
     /// GPU; sides in host memory are joined with a table in each of these.
-    Places,
+    Locality,
     /// Larger and larger probe sides in pinned host memory, up to 64 times the build side of workload A, as far as
     /// there is room.
-    ProbeBeyond,
+    ProbeScaling,
     /// As `spilled`, with larger and larger sides: 128 to 2,048 million tuples each, as far as there is room.
-    BuildBeyond,
+    BuildScaling,
 }
 
 impl Section {
@@ -62,15 +62,15 @@ impl Section {
     pub(super) fn workloads(self) -> &'static [Tuples] {
         match self {
             Section::Device | Section::Cpu => &Tuples::ALL,
-            Section::Pinned | Section::Gpus | Section::CoProcessing | Section::Places => {
+            Section::Pinned | Section::Gpus | Section::CoProcessing | Section::Locality => {
                 &Tuples::OF_PAPER
             }
             Section::Hybrid
             | Section::Spilled
             | Section::Figures
             | Section::SkewHost
-            | Section::ProbeBeyond
-            | Section::BuildBeyond => &[],
+            | Section::ProbeScaling
+            | Section::BuildScaling => &[],
         }
     }
 
@@ -84,10 +84,10 @@ impl Section {
             | Section::Hybrid
             | Section::Figures
             | Section::SkewHost
-            | Section::Places
-            | Section::ProbeBeyond => &WHOLE_TABLES,
+            | Section::Locality
+            | Section::ProbeScaling => &WHOLE_TABLES,
             Section::Spilled | Section::Gpus => &[Table::Partitioned, Table::LinearProbing],
-            Section::BuildBeyond => &[Table::Partitioned, Table::Perfect, Table::LinearProbing],
+            Section::BuildScaling => &[Table::Partitioned, Table::Perfect, Table::LinearProbing],
             Section::CoProcessing => &[Table::LinearProbing],
         }
     }
@@ -104,13 +104,13 @@ const ALONE: [Section; 9] = [
     Section::Figures,
     Section::SkewHost,
     Section::CoProcessing,
-    Section::Places,
-    Section::ProbeBeyond,
-    Section::BuildBeyond,
+    Section::Locality,
+    Section::ProbeScaling,
+    Section::BuildScaling,
 ];
 
 /// The sections whose joins may use less memory than they need.
-const SPILLED: [Section; 2] = [Section::Spilled, Section::BuildBeyond];
+const SPILLED: [Section; 2] = [Section::Spilled, Section::BuildScaling];
 
 /// The sections with a ring.
 const WITH_RING: [Section; 6] = [
@@ -118,8 +118,8 @@ const WITH_RING: [Section; 6] = [
     Section::Spilled,
     Section::Figures,
     Section::CoProcessing,
-    Section::ProbeBeyond,
-    Section::BuildBeyond,
+    Section::ProbeScaling,
+    Section::BuildScaling,
 ];
 
 /// Returns the sections of a run in order: the named ones; else all in a smoke run, or [`SECTIONS`], without those

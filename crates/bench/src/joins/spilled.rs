@@ -39,36 +39,36 @@ type HybridTables = &'static [(Table, &'static str)];
 
 /// The hybrid table of the section `spilled`.
 const OF_SPILLED: HybridTables = &[(Table::LinearProbing, "hybrid")];
-/// The hybrid tables of the section `build-beyond`.
-const OF_BUILD_BEYOND: HybridTables = &[
+/// The hybrid tables of the section `build-scaling`.
+const OF_BUILD_SCALING: HybridTables = &[
     (Table::Perfect, "perfect"),
     (Table::LinearProbing, "linear-probing"),
 ];
 
-/// Options of the sections `spilled` and `build-beyond`.
+/// Options of the sections `spilled` and `build-scaling`.
 #[derive(Args, Clone, Debug)]
 pub struct SpilledArgs {
-    /// Device memory that a join may use, in the sections `spilled` and `build-beyond`. The default is 8G.
+    /// Device memory that a join may use, in the sections `spilled` and `build-scaling`. The default is 8G.
     #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
     pub device_bytes: Option<usize>,
-    /// Pinned host memory to which a join in partitions may spill, in the sections `spilled` and `build-beyond`. The
+    /// Pinned host memory to which a join in partitions may spill, in the sections `spilled` and `build-scaling`. The
     /// default is seven eighths of what both sides leave.
     #[arg(long, value_name = "SIZE", value_parser = join_bytes())]
     pub host_bytes: Option<usize>,
     /// Folder of a temporary file for partitions that do not fit in host memory, in the sections `spilled` and
-    /// `build-beyond`.
+    /// `build-scaling`.
     #[arg(long, value_name = "DIR")]
     pub spill_directory: Option<PathBuf>,
     /// Share of the rows of the probe side that have a match, from 0 to 1 in whole thousandths, in the sections
-    /// `spilled` and `build-beyond`. The default is 1.
+    /// `spilled` and `build-scaling`. The default is 1.
     #[arg(long, value_name = "SHARE", value_parser = thousandths)]
     pub selectivity: Option<u32>,
     /// Drop most rows of the probe side without a match before they are divided into partitions, in the sections
-    /// `spilled` and `build-beyond`. A Bloom filter in device memory takes a byte for each row of the build side.
+    /// `spilled` and `build-scaling`. A Bloom filter in device memory takes a byte for each row of the build side.
     #[arg(long)]
     pub filter: bool,
     /// Measure the join in partitions once for each of these processors of the first pass, on the same rows, in the
-    /// sections `spilled` and `build-beyond`. The default is `gpu`.
+    /// sections `spilled` and `build-scaling`. The default is `gpu`.
     #[arg(long, value_name = "PROCESSOR", value_delimiter = ',')]
     pub first_pass: Vec<Processor>,
 }
@@ -202,11 +202,11 @@ impl Spilled {
         }
     }
 
-    /// Returns the join of the section `build-beyond` of as many rows on both sides, with the names of its cases.
+    /// Returns the join of the section `build-scaling` of as many rows on both sides, with the names of its cases.
     pub(super) fn of_rows(&self, rows: u64, name: String) -> Spilled {
         Spilled {
             name,
-            tables: OF_BUILD_BEYOND,
+            tables: OF_BUILD_SCALING,
             workload: Workload {
                 build_rows: rows,
                 probe_rows: rows,

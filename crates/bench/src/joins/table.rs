@@ -13,7 +13,7 @@ pub enum Table {
     /// Buckets of 64 bytes, a third of the slots empty or more.
     Bucketed,
     /// Both sides in partitions: on the CPU, whose caches their tables fit in, and in the sections `spilled`, `gpus`
-    /// and `build-beyond`.
+    /// and `build-scaling`.
     Partitioned,
 }
 

@@ -49,14 +49,14 @@ const PROBED_BY_GPUS: [&str; 25] = [
     "figures/transfer-a/zero-copy/bucketed",
     "figures/transfer-a/pinned-copy/linear-probing",
     "figures/skew-host/1.25/perfect",
-    "figures/probe-beyond/65536/linear-probing",
-    "figures/build-beyond/30000/perfect",
+    "figures/probe-scaling/65536/linear-probing",
+    "figures/build-scaling/30000/perfect",
     "join-a-co-processing/gpu",
     "join-a-co-processing/gpu-and-cpu",
     "join-a-co-processing/gpu-builds",
     "join-c-co-processing/gpu",
-    "join-a-places/device/device/bucketed",
-    "join-c-places/host/host/perfect",
+    "join-a-locality/device/device/bucketed",
+    "join-c-locality/host/host/perfect",
 ];
 
 /// Plots that need no GPU.
@@ -125,7 +125,7 @@ fn every_section_gives_the_answer() {
     for (case, metric) in [
         ("join-triton/partitioned", "join_s"),
         ("join-triton/partitioned-by-cpu", "join_s"),
-        ("figures/build-beyond/30000/partitioned", "join_s"),
+        ("figures/build-scaling/30000/partitioned", "join_s"),
         ("join-c-gpus/partitioned", "join_s"),
     ] {
         assert_eq!(has(case, metric), found.is_ok(), "{case}");
@@ -183,7 +183,7 @@ fn options_without_effect_are_refused_before_a_file_is_made() {
         ("--only cpu --chunk-bytes 1M", "`--chunk-bytes` has an"),
         (
             "--device-bytes 1G",
-            "has an effect only in `spilled`, `build-beyond`",
+            "has an effect only in `spilled`, `build-scaling`",
         ),
         ("--only cpu --host-bytes 1G", "effect only in `spilled`"),
         ("--spill-directory /tmp", "has an effect only in `spilled`"),
@@ -196,7 +196,7 @@ fn options_without_effect_are_refused_before_a_file_is_made() {
         ),
         (
             "--smoke --workloads composite --plot plots",
-            "`places`, `probe-beyond`, `build-beyond`: choose",
+            "`locality`, `probe-scaling`, `build-scaling`: choose",
         ),
     ] {
         let mut args = parse(&flags.split(' ').collect::<Vec<_>>()).expect("right flags");
@@ -209,7 +209,9 @@ fn options_without_effect_are_refused_before_a_file_is_made() {
 
 #[test]
 fn a_run_has_the_sections_that_measure_what_is_named() {
-    use Section::{BuildBeyond, CoProcessing, Cpu, Device, Figures, Gpus, Pinned, Places, Spilled};
+    use Section::{
+        BuildScaling, CoProcessing, Cpu, Device, Figures, Gpus, Locality, Pinned, Spilled,
+    };
     for (flags, expected) in [
         (&["--rounds=1"][..], &[Device, Pinned, Cpu][..]),
         (&["--workloads=b"], &[Device, Pinned, Cpu]),
@@ -221,11 +223,11 @@ fn a_run_has_the_sections_that_measure_what_is_named() {
         ),
         (
             &["--smoke", "--workloads=b"],
-            &[Device, Pinned, Cpu, Gpus, CoProcessing, Places],
+            &[Device, Pinned, Cpu, Gpus, CoProcessing, Locality],
         ),
         (
             &["--smoke", "--tables=partitioned"],
-            &[Cpu, Spilled, Gpus, BuildBeyond],
+            &[Cpu, Spilled, Gpus, BuildScaling],
         ),
         (&["--smoke", "--only=figures,cpu"], &[Cpu, Figures]),
     ] {

@@ -245,6 +245,7 @@ impl<S: Slot> Table for Linear<S> {
         inserted.stored += 1;
         inserted.duplicates += u64::from(is_duplicate);
     }
+
     #[cfg(test)]
     fn bytes(&self) -> Box<[u8]> {
         let words = self.slots.iter().map(|word| word.load(Ordering::Relaxed));

@@ -389,11 +389,15 @@ fn chunks<R: Row>(rows: HostRows<'_>, count: usize) -> impl Iterator<Item = Host
         .map(|(keys, payloads)| HostRows { keys, payloads })
 }
 
+/// Returns the bytes of each key and its payload.
+fn values<R: Row>(rows: HostRows<'_>) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let keys = rows.keys.chunks_exact(R::KEY_BYTES);
+    keys.zip(rows.payloads.chunks_exact(R::PAYLOAD_BYTES))
+}
+
 /// Returns keys and payloads as numbers.
 fn numbers<R: Row>(rows: HostRows<'_>) -> impl Iterator<Item = (R::Key, u64)> {
-    let keys = rows.keys.chunks_exact(R::KEY_BYTES).map(R::read_key);
-    let payloads = rows.payloads.chunks_exact(R::PAYLOAD_BYTES);
-    keys.zip(payloads.map(R::read_payload))
+    values::<R>(rows).map(|(key, payload)| (R::read_key(key), R::read_payload(payload)))
 }
 
 /// Calls `work` with each row, some rows after the table was asked for its key.

@@ -8,7 +8,8 @@ use forebay_device::AlignedBytes;
 
 use super::bucketed::Bucketed;
 use super::linear::{Linear, Slot};
-use super::{Cell, CompositeRow, Row, Table, add, each_row, no_rows};
+use super::runs::partition_of;
+use super::{Cell, CompositeRow, Row, Table, add, each_row, no_rows, values};
 use crate::column::HostRows;
 use crate::error::IndexError;
 use crate::index::Contents;
@@ -80,7 +81,7 @@ impl HostPartitions {
     pub fn of(rows: HostRows<'_>, width: Width, bits: u32, threads: usize) -> HostPartitions {
         rows.count(width);
         assert!(bits <= PARTITION_BITS_MAX, "{bits} bits");
-        let (key_bytes, bytes) = (width.key_bytes() as usize, width.bytes() as usize);
+        let (key_bytes, bytes) = (width.key_bytes() as usize, width.payload_bytes() as usize);
         let from = rows.keys.chunks(RUN_ROWS * key_bytes);
         let from = from.zip(rows.payloads.chunks(RUN_ROWS * bytes));
         let (run_rows, runs) = (run_rows(bits), from.len());
@@ -132,7 +133,10 @@ impl HostPartitions {
 
     /// Returns the rows of a partition, in pieces that threads take in turn.
     fn slices(&self, partition: usize) -> impl Iterator<Item = HostRows<'_>> {
-        let (key_bytes, bytes) = (self.width.key_bytes() as usize, self.width.bytes() as usize);
+        let (key_bytes, bytes) = (
+            self.width.key_bytes() as usize,
+            self.width.payload_bytes() as usize,
+        );
         let run_rows = run_rows(self.bits);
         self.runs.iter().flat_map(move |run| {
             let slice = run.slices[partition];
@@ -186,13 +190,9 @@ fn divide<R: Row>(
     bits: u32,
     (keys, payloads): (&mut [u8], &mut [u8]),
 ) -> Vec<Slice> {
-    let partition_of = |key: &[u8]| match bits {
-        0 => 0,
-        bits => (R::hash(R::read_key(key)) >> (u64::BITS - bits)) as usize,
-    };
     let mut slices = vec![Slice { begin: 0, count: 0 }; 1 << bits];
     for key in rows.keys.chunks_exact(R::KEY_BYTES) {
-        slices[partition_of(key)].count += 1;
+        slices[partition_of::<R>(key, bits)].count += 1;
     }
     let mut end = 0;
     for slice in &mut slices {
@@ -200,9 +200,8 @@ fn divide<R: Row>(
         end = (end + slice.count).next_multiple_of(SLICE_ROWS);
     }
     let mut next: Vec<u32> = slices.iter().map(|slice| slice.begin).collect();
-    let from = rows.keys.chunks_exact(R::KEY_BYTES);
-    for (key, payload) in from.zip(rows.payloads.chunks_exact(R::PAYLOAD_BYTES)) {
-        let next = &mut next[partition_of(key)];
+    for (key, payload) in values::<R>(rows) {
+        let next = &mut next[partition_of::<R>(key, bits)];
         let (of_key, of_payload) = (
             *next as usize * R::KEY_BYTES,
             *next as usize * R::PAYLOAD_BYTES,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::{CompositeRow, Row};
+use super::{CompositeRow, Row, values};
 use crate::column::HostRows;
 use crate::kernels::{HeavyRows, PARTITION_BITS_MAX, SLICE_ROWS, Slice};
 use crate::partitions::sieve::{EMPTY, filter_words, heavy_slots, matches};
@@ -16,13 +16,13 @@ const PARTITIONS_MAX: usize = 1 << PARTITION_BITS_MAX;
 /// Bytes of a line of the processor's caches.
 const LINE_BYTES: usize = 64;
 /// Maximum number of bits of the hash with which rows are written one by one. The caches of a core then hold the line
-/// of each slice until it is full. With more bits, rows are first collected to whole lines.
+/// of each slice until it is full. With more bits, rows are written by software write-combining.
 ///
-/// PERF: a program of 90 lines, of which no record was kept, on one core of an AMD EPYC with 32 KiB of L1 cache, beside
-/// other work, November 30, 2026: runs of 2^20 rows of 16 bytes in huge pages, the best of nine, millions of rows a
-/// second. 2^6 partitions: 227 one by one, 177 by lines, 168 by lines with non-temporal stores. 2^9: 220, 167 and 166.
-/// 2^10: 117, 153 and 166. Non-temporal stores need unsafe code, and gain little.
-const BITS_OF_ROWS: u32 = 9;
+/// PERF: a program of 90 lines, of which no record was kept, on one core of an AMD EPYC with 32 KiB of L1 cache, while
+/// other programs ran, November 30, 2026: runs of 2^20 rows of 16 bytes in huge pages, the best of nine, millions of
+/// rows a second. 2^6 partitions: 227 one by one, 177 by lines, 168 by lines with non-temporal stores. 2^9: 220, 167
+/// and 166. 2^10: 117, 153 and 166. Non-temporal stores need unsafe code, and gain little.
+const UNBUFFERED_BITS_MAX: u32 = 9;
 
 /// Where the rows of each partition are in a run that the CPU divided.
 #[derive(Debug)]
@@ -98,16 +98,10 @@ fn divide_kept<R: Row>(
 
 /// Returns the partition of a key; as `partition_of` in `partitions.cu`.
 #[inline]
-fn partition_of<R: Row>(key: &[u8], bits: u32) -> usize {
+pub(super) fn partition_of<R: Row>(key: &[u8], bits: u32) -> usize {
     let hash = R::hash(R::read_key(key));
     // With 0 bits, one shift would be by 64. The compiler knows from the remainder that the partition exists.
     (hash >> 1 >> (u64::BITS - 1 - bits)) as usize % PARTITIONS_MAX
-}
-
-/// Returns the bytes of each key and its payload.
-fn values<R: Row>(rows: HostRows<'_>) -> impl Iterator<Item = (&[u8], &[u8])> {
-    let keys = rows.keys.chunks_exact(R::KEY_BYTES);
-    keys.zip(rows.payloads.chunks_exact(R::PAYLOAD_BYTES))
 }
 
 /// Copies rows to a run in the order of their partitions. Returns where each partition is.
@@ -126,7 +120,7 @@ fn divide<R: Row>(rows: HostRows<'_>, bits: u32, to: &mut [u8]) -> Vec<Slice> {
         slices.push(slice);
         begin += slice.room();
     }
-    match bits <= BITS_OF_ROWS {
+    match bits <= UNBUFFERED_BITS_MAX {
         true => copy_rows::<R>(rows, bits, &mut places, to),
         false => copy_lines::<R>(rows, bits, &mut places, to),
     }
@@ -148,7 +142,7 @@ impl Slice {
     /// Returns the keys and payloads of a slice of such a run, in ascending order of their bytes.
     #[cfg(test)]
     pub(crate) fn sorted_rows(self, run: &[u8], width: Width) -> Vec<(&[u8], &[u8])> {
-        let (key_bytes, bytes) = (width.key_bytes() as usize, width.bytes() as usize);
+        let (key_bytes, bytes) = (width.key_bytes() as usize, width.payload_bytes() as usize);
         let [keys, payloads] = self.columns(key_bytes, bytes);
         let rows = run[keys..].chunks(key_bytes);
         let rows = rows.zip(run[payloads..].chunks(bytes));
@@ -178,7 +172,7 @@ fn copy_rows<R: Row>(rows: HostRows<'_>, bits: u32, places: &mut Places, to: &mu
     }
 }
 
-/// Values of a column that are not in the run yet.
+/// Values of a column that are not in the run yet: a buffer of a cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Line([u8; LINE_BYTES]);
@@ -199,7 +193,8 @@ impl Line {
     }
 }
 
-/// Copies rows by whole lines.
+/// Copies rows by software write-combining: they are collected in a buffer for each slice, which is copied when it is
+/// full.
 fn copy_lines<R: Row>(rows: HostRows<'_>, bits: u32, places: &mut Places, to: &mut [u8]) {
     let mut lines = Box::new([[Line([0; LINE_BYTES]); 2]; PARTITIONS_MAX]);
     for (key, payload) in values::<R>(rows) {
@@ -360,7 +355,7 @@ mod tests {
         let slices = shape.divide(HostRows { keys, payloads }, None, &mut run).0;
         let mut expected = BTreeMap::<u64, Vec<(&[u8], &[u8])>>::new();
         let keys = keys.chunks(width.key_bytes() as usize);
-        for (key, payload) in keys.zip(payloads.chunks(width.bytes() as usize)) {
+        for (key, payload) in keys.zip(payloads.chunks(width.payload_bytes() as usize)) {
             let partition = (u128::from(hash(key)) << shape.bits() >> 64) as u64;
             expected.entry(partition).or_default().push((key, payload));
         }
@@ -382,7 +377,7 @@ mod tests {
     fn rows_are_in_the_slices_of_their_partitions() {
         let mut random = fastrand::Rng::with_seed(9);
         for width in Width::ALL {
-            for bits in [0, 3, BITS_OF_ROWS, BITS_OF_ROWS + 1] {
+            for bits in [0, 3, UNBUFFERED_BITS_MAX, UNBUFFERED_BITS_MAX + 1] {
                 for (rows, keys) in [
                     (0, 1),
                     (1, 1),
@@ -395,7 +390,7 @@ mod tests {
                         column((0..rows).map(|_| random.u64(..most)), bytes)
                     };
                     let keys = random_column(keys, width.key_bytes());
-                    let payloads = random_column(u64::MAX, width.bytes());
+                    let payloads = random_column(u64::MAX, width.payload_bytes());
                     // Of the two shapes, one has no room left over.
                     for room in [rows, rows + 1000] {
                         assert_is_divided(RunShape::new(width, room, bits), &keys, &payloads);

@@ -63,8 +63,8 @@ impl Sieve {
         (heavy_keys, filter_rows): (&[u64], Option<u64>),
         stream: &Stream,
     ) -> Result<Sieve, JobError> {
-        let are_known = heavy_keys.is_empty() || run.width().is_single();
-        assert!(are_known, "heavy keys that are composite");
+        let are_single = heavy_keys.is_empty() || run.width().is_single();
+        assert!(are_single, "heavy keys that are composite");
         let slots = heavy_slots(heavy_keys);
         let words = filter_words(filter_rows) as usize;
         let sieve = Sieve {

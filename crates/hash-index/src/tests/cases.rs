@@ -46,7 +46,7 @@ impl Case {
 
 /// Returns the columns of rows as bytes.
 pub(super) fn columns(rows: &[(u128, u64)], width: Width) -> (Vec<u8>, Vec<u8>) {
-    let (key_bytes, bytes) = (width.key_bytes() as usize, width.bytes() as usize);
+    let (key_bytes, bytes) = (width.key_bytes() as usize, width.payload_bytes() as usize);
     let keys = rows.iter().map(|row| row.0.to_le_bytes());
     let payloads = rows.iter().map(|row| row.1.to_le_bytes());
     (
@@ -73,7 +73,7 @@ fn marker(width: Width) -> u64 {
 /// Returns rows with keys from a list. Their payloads are the largest one, 0, and then random.
 fn with_payloads(keys: impl IntoIterator<Item = u128>, width: Width) -> Vec<(u128, u64)> {
     let mut random = fastrand::Rng::with_seed(7);
-    let most = largest(width.bytes());
+    let most = largest(width.payload_bytes());
     let others = std::iter::repeat_with(|| random.u64(0..=most));
     let payloads = [most, 0].into_iter().chain(others);
     keys.into_iter().zip(payloads).collect()

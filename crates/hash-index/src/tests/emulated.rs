@@ -404,7 +404,7 @@ impl Emulated {
     /// Returns both columns of a generated side.
     pub(super) fn generate(&self, workload: &Workload, side: Side) -> (Vec<u8>, Vec<u8>) {
         let width = workload.width;
-        let bytes = [width.key_bytes(), width.bytes()]
+        let bytes = [width.key_bytes(), width.payload_bytes()]
             .map(|of_value| (workload.rows(side) * of_value) as usize);
         let mut image = Image::new();
         let [keys, payloads] = bytes.map(|bytes| image.reserve(bytes, 0));

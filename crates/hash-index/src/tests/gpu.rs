@@ -188,7 +188,10 @@ pub(super) fn generated(cuda: &mut Cuda, workload: &Workload, side: Side) -> Dev
         cuda.buffer::<u8>(bytes).expect("device memory").all()
     };
     let width = workload.width;
-    let (keys, payloads) = (column(cuda, width.key_bytes()), column(cuda, width.bytes()));
+    let (keys, payloads) = (
+        column(cuda, width.key_bytes()),
+        column(cuda, width.payload_bytes()),
+    );
     let stream = cuda.uploads().clone();
     let queued = workload.generate_async(
         cuda,

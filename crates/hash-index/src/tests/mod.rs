@@ -44,7 +44,7 @@ fn on_host(case: &Case, threads: usize) -> Result<JoinTotals, IndexError> {
 fn by_morsels(case: &Case) -> Result<JoinTotals, IndexError> {
     const ROWS: usize = 7;
     let width = case.shape.width();
-    let (key_bytes, bytes) = (width.key_bytes() as usize, width.bytes() as usize);
+    let (key_bytes, bytes) = (width.key_bytes() as usize, width.payload_bytes() as usize);
     let (build, probe) = (columns(&case.build, width), columns(&case.probe, width));
     let morsels = |(keys, payloads): &(Vec<u8>, Vec<u8>)| -> Vec<(Vec<u8>, Vec<u8>)> {
         let both = keys.chunks(ROWS * key_bytes);
@@ -227,7 +227,7 @@ fn kernels_of_interleaved_tables_emulated_on_the_cpu_agree_with_the_model() {
         let (gpus, blocks) = ([2, 4][index % 2], [1, 2, 3][index % 3]);
         // At this offset, no row is in a vector.
         let offset = match index % 5 {
-            0 => case.shape.width().bytes() as usize,
+            0 => case.shape.width().payload_bytes() as usize,
             _ => 0,
         };
         for (gpus, rows) in [(gpus, InterleavedRows::Own), (1, InterleavedRows::All)] {

@@ -68,7 +68,7 @@ impl Lane {
 
     /// Returns the maximum number of rows of a batch.
     fn batch_rows(&self) -> u64 {
-        self.buffers[0].len() as u64 / 2 / self.shape.width().bytes()
+        self.buffers[0].len() as u64 / 2 / self.shape.width().payload_bytes()
     }
 }
 

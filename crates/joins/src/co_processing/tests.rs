@@ -21,7 +21,7 @@ struct Columns([Vec<u8>; 2]);
 
 impl Columns {
     fn of(workload: &Workload, side: Side) -> Columns {
-        let bytes = (workload.rows(side) * workload.width.bytes()) as usize;
+        let bytes = (workload.rows(side) * workload.width.payload_bytes()) as usize;
         let mut columns = [vec![0; bytes], vec![0; bytes]];
         let [keys, payloads] = &mut columns;
         workload.generate(side, (keys, payloads), 2);

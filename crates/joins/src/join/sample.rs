@@ -10,8 +10,8 @@ use crate::{FirstPass, JoinError, JoinPlan, PinnedColumns};
 
 /// Runs of a sample for each thread of the CPU.
 const RUNS_OF_THREAD: usize = 4;
-/// A sample has at most the runs of a side divided by this: a processor that is many times slower than the other takes
-/// little of the time of the join.
+/// Divisor of the runs of a side: a sample has at most this part of them, so that a processor that is many times slower
+/// than the other takes little of the time of the join.
 const SAMPLE_FRACTION: usize = 32;
 
 /// The times in which both processors divided the same sample of rows.

@@ -56,14 +56,14 @@ fn pinned_of(width: Width, device: &Device, (keys, payloads): (&[u8], &[u8])) ->
         let registered = device.register(memory).map_err(|(_, error)| error);
         Arc::new(registered.expect("the memory can be pinned"))
     };
-    let rows = payloads.len() as u64 / width.bytes();
+    let rows = payloads.len() as u64 / width.payload_bytes();
     PinnedColumns::new(column(keys), column(payloads), width, rows)
 }
 
 pub(crate) fn generated(device: &Device, workload: &Workload, side: Side) -> PinnedColumns {
     let (rows, width) = (workload.rows(side), workload.width);
     let column = |of_value: u64| vec![0; (rows * of_value) as usize];
-    let (mut keys, mut payloads) = (column(width.key_bytes()), column(width.bytes()));
+    let (mut keys, mut payloads) = (column(width.key_bytes()), column(width.payload_bytes()));
     workload.generate(side, (&mut keys, &mut payloads), 2);
     pinned_of(width, device, (&keys, &payloads))
 }
@@ -131,7 +131,7 @@ fn a_gpu_joins_sides_of_which_all_some_or_no_runs_spill() {
         let probe = match workload.probe_rows == rows[1] {
             true => generated(&device, &workload, Side::Probe),
             false => {
-                let zeros = vec![0; (rows[1] * width.bytes()) as usize];
+                let zeros = vec![0; (rows[1] * width.payload_bytes()) as usize];
                 pinned_of(width, &device, (&zeros, &zeros))
             }
         };
@@ -200,7 +200,7 @@ fn a_gpu_finds_all_matches_of_keys_that_runs_share() {
 /// Returns rows in pinned memory.
 fn pinned_rows(device: &Device, rows: &[(u64, u64)], width: Width) -> PinnedColumns {
     let column = |of: fn(&(u64, u64)) -> u64| -> Vec<u8> {
-        let bytes = width.bytes() as usize;
+        let bytes = width.payload_bytes() as usize;
         let values = rows.iter().map(of);
         values
             .flat_map(|it| it.to_le_bytes().into_iter().take(bytes))
@@ -211,7 +211,7 @@ fn pinned_rows(device: &Device, rows: &[(u64, u64)], width: Width) -> PinnedColu
 
 /// Returns the matches, by a map.
 fn answer(build: &[(u64, u64)], probe: &[(u64, u64)], width: Width) -> JoinTotals {
-    let cut = |value: u64| match width.bytes() {
+    let cut = |value: u64| match width.payload_bytes() {
         4 => u64::from(value as u32),
         _ => value,
     };

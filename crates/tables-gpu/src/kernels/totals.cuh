@@ -25,7 +25,7 @@ constexpr bool has_wide_maximum() {
 constexpr bool kHasWideMaximum = has_wide_maximum();
 __device__ inline bool is_wide_maximum(u32 s) { return kHasWideMaximum && kIsMaximum[s] && kIsWide[s]; }
 
-// Instead of the first word of a maximum while a thread changes both.
+// The first word of a maximum while a thread changes both words: a spin lock.
 constexpr u64 kLocked = ~0ull;
 
 // Raises a maximum of two words that several threads change. Few numbers are greater than all before, so that most

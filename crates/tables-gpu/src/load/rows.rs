@@ -1,4 +1,4 @@
-//! Reads columns of rows that are in no files: those of a table that has versions, and those of a plan.
+//! Reads columns of rows that are in no files: those of a versioned table, and those of a plan.
 
 use std::sync::Arc;
 

@@ -73,7 +73,7 @@ async fn declared_tables_come_without_a_query_and_follow_changes() {
     let fixture = Fixture::new(Sizes(&[300]));
     let mut session = fixture.session(AUTO).await;
     done(&mut session, TABLE).await;
-    // The files are small.
+    // The CPU is estimated to be faster.
     assert!(plan(&fixture, AUTO, QUERY).await.contains(ESTIMATED));
     done(&mut session, "ALTER TABLE m SET (gpu = on)").await;
     until(&fixture, &["k", "name", "v"]).await;

@@ -1,4 +1,4 @@
-//! Plots of the sections `hybrid`, `spilled`, `gpus`, `co-processing` and `places`.
+//! Plots of the sections `hybrid`, `spilled`, `gpus`, `co-processing` and `locality`.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ const PAPER_TOGETHER: [(&str, [f64; 3]); 4] = [
 ];
 /// Figures 13 and 14 of Lutz et al. by NVLink 2.0: the places of both sides and of the table, and the rates of
 /// workloads A, B and C.
-const PAPER_PLACES: [(&str, [f64; 3]); 5] = [
+const PAPER_LOCALITY: [(&str, [f64; 3]); 5] = [
     ("sides in device, table in device", [4.67, 19.08, 2.56]),
     ("sides in host, table in device", [3.82, 4.18, 2.64]),
     ("sides in other-gpu, table in device", [2.24, 2.29, 2.51]),
@@ -63,8 +63,8 @@ pub(super) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
             together(records),
         ),
         (
-            "joins-places",
-            "Joins by the places of sides and table (figures 13 and 14 of Lutz et al.: V100, NVLink 2.0)",
+            "joins-locality",
+            "Joins by the locality of sides and table (figures 13 and 14 of Lutz et al.: V100, NVLink 2.0)",
             by_place(records),
         ),
     ] {
@@ -189,7 +189,7 @@ fn together(records: &[&Record]) -> Vec<Bar> {
 /// paper follow.
 fn by_place(records: &[&Record]) -> Vec<Bar> {
     let bars = rates(records, |record| {
-        let (workload, places) = of_section(record, "places")?;
+        let (workload, places) = of_section(record, "locality")?;
         let parts: Vec<&str> = places.split('/').collect();
         let [sides, place, table] = parts[..] else {
             return None;
@@ -198,7 +198,7 @@ fn by_place(records: &[&Record]) -> Vec<Bar> {
             "{workload}, sides in {sides}, table in {place}, {table}"
         ))
     });
-    with_paper(bars, &PAPER_PLACES)
+    with_paper(bars, &PAPER_LOCALITY)
 }
 
 /// Splits a case of a section, `join-WORKLOAD-SECTION/...`. Returns the workload in upper case, and the rest.
@@ -294,13 +294,13 @@ mod tests {
     fn places_are_those_of_the_case() {
         let case = |case| record::tests::record("joins", case, JOIN, 2.0);
         let records = [
-            case("join-c-places/host/other-gpu/perfect"),
+            case("join-c-locality/host/other-gpu/perfect"),
             case("join-c-gpus/partitioned"),
         ];
         let bars = by_place(&records.iter().collect::<Vec<_>>());
         let own = "C, sides in host, table in other-gpu, perfect: ";
         assert!(bars[0].0.starts_with(own), "{bars:?}");
-        assert_eq!(bars.len(), 1 + 3 * PAPER_PLACES.len(), "{bars:?}");
+        assert_eq!(bars.len(), 1 + 3 * PAPER_LOCALITY.len(), "{bars:?}");
     }
 
     #[test]

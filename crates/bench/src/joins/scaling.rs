@@ -39,7 +39,7 @@ pub(super) fn measure_probe_sides(session: &mut Session, scale: f64) -> Result<(
     let devices = start_gpus("cuda:0", session.is_smoke.then_some(SMOKE_BYTES))?;
     let gpu = devices.list().remove(0);
     let mut side = |side, of_side: &str| {
-        let name = format!("figures/probe-beyond/{of_side}");
+        let name = format!("figures/probe-scaling/{of_side}");
         pin(session, &gpu, (largest, side), &name)
     };
     let build = side(Side::Build, "build-side")?.rows();
@@ -62,7 +62,7 @@ pub(super) fn measure_probe_sides(session: &mut Session, scale: f64) -> Result<(
 
 /// Returns the first part of the names of cases with as many rows on the probe side.
 fn case(probe_rows: u64) -> String {
-    format!("figures/probe-beyond/{probe_rows}")
+    format!("figures/probe-scaling/{probe_rows}")
 }
 
 /// Measures joins of sides that both grow, in partitions and with hybrid tables.
@@ -79,7 +79,7 @@ pub(super) fn measure_build_sides(
         false => SIDE_ROWS.map(|rows| (rows * scale) as u64).to_vec(),
     };
     for rows in all {
-        let spilled = spilled.of_rows(rows, format!("figures/build-beyond/{rows}"));
+        let spilled = spilled.of_rows(rows, format!("figures/build-scaling/{rows}"));
         match spilled.host_bytes(session) {
             Ok(bytes) if !has_room(session, spilled.name(), bytes) => {}
             Ok(_) => spilled::measure(session, spilled)?,

@@ -1,4 +1,5 @@
-//! Joins by the places of both sides and of the table: the subjects of figures 13 and 14 of Lutz et al. (SIGMOD 2020).
+//! Joins by the locality of both sides and of the table: the subjects of figures 13 and 14 of Lutz et al. (SIGMOD
+//! 2020).
 
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ pub(super) fn measure(session: &mut Session, workloads: &[(Tuples, Workload)]) -
     let gpus = devices.list();
     let has_other = has_other(&gpus);
     if !has_other {
-        let text = "`places`: nothing is measured in the memory of another GPU: there is none that the first GPU \
+        let text = "`locality`: nothing is measured in the memory of another GPU: there is none that the first GPU \
                     reaches and changes by atomic operations";
         session.report.note(text);
     }
@@ -40,7 +41,7 @@ pub(super) fn measure(session: &mut Session, workloads: &[(Tuples, Workload)]) -
     for (tuples, workload) in workloads {
         let join = session.join(*tuples, *workload);
         for (place, tables) in PLACES.into_iter().filter(|(place, _)| has(*place)) {
-            let name = format!("join-{}-places/{}", tuples.name(), place.name());
+            let name = format!("join-{}-locality/{}", tuples.name(), place.name());
             let sides = place.sides(session, &gpus, &join, &name)?;
             for table in tables.iter().filter(|table| has(**table)) {
                 let name = format!("{name}/{}", table.name());
