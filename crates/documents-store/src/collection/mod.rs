@@ -149,8 +149,8 @@ impl Collection {
         recorded
     }
 
-    /// Returns a number that grows with each change of documents or of the name: before a reader can see the change, and
-    /// again before it is acknowledged. It counts while the collection is open.
+    /// Returns a number that grows with each change of documents or of the name: before a reader can see the change,
+    /// and again before it is acknowledged. It counts while the collection is open.
     pub fn version(&self) -> u64 {
         let (begun, ended) = self.commits();
         begun + ended
