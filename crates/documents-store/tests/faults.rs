@@ -10,7 +10,7 @@ use common::{assert_clean, create_index};
 use forebay_documents_store::engine::fault::{Fault, FaultEngine};
 use forebay_documents_store::engine::memory::MemoryEngine;
 use forebay_documents_store::{
-    Change, Collection, Direction, IndexBounds, IndexSpec, Result, Store, StoreError,
+    Change, Collection, Direction, IndexBounds, IndexSpec, Namespace, Result, Store, StoreError,
 };
 
 /// Number of documents: more than the first page of a scan holds.
@@ -115,6 +115,7 @@ fn a_failing_read_fails_only_its_operation() {
 
 #[test]
 fn each_commit_makes_a_later_version() {
+    let named = |name: &str| Namespace::new("db", name);
     let (engine, store) = store();
     let collection = store.collection("db", "c").expect("is there");
     let writes: [Operation; 4] = [
@@ -140,7 +141,10 @@ fn each_commit_makes_a_later_version() {
         assert!(version > before && collection.has_version(version));
         assert!(!collection.has_version(before));
     }
+    let (before, [from, to]) = (collection.version(), ["c", "d"].map(named));
+    store.rename_collection(&from, &to, false).expect("renames");
     let version = collection.version();
-    store.drop_collection("db", "c").expect("drops");
+    assert!(version > before && collection.has_version(version));
+    store.drop_collection("db", "d").expect("drops");
     assert!(!collection.has_version(version));
 }

@@ -154,6 +154,9 @@ impl ExecutionPlan for AlternativesExec {
                     let rows = RecordBatchStreamAdapter::new(cpu.schema(), rows);
                     return Ok(Box::pin(rows) as SendableRecordBatchStream);
                 }
+            } else {
+                let computed = uppermost(&fragments).into_iter();
+                computed.for_each(GpuFragmentExec::release);
             }
             let reason = reason(&fragments).cloned();
             let reason =

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::pruning::PrunableStatistics;
+use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 use datafusion::physical_plan::ExecutionPlan;
@@ -12,13 +13,11 @@ use forebay_tables::VersionedScan;
 
 use crate::alternatives::AlternativesExec;
 use crate::column::Bytes;
-use crate::columns::{Columns, State};
+use crate::columns::{Columns, Read, State};
 use crate::declared::file_scan;
 use crate::file_key::{FileKey, files};
-use crate::fragment::Fragment;
 use crate::operator::GpuFragmentExec;
 use crate::origin::Origin;
-use crate::reason::Reason;
 
 /// Number of kinds of work of the CPU: a run, its tables, and the values that it reads of these.
 pub(crate) const CPU_KINDS: usize = 3;
@@ -32,42 +31,45 @@ pub(crate) const DISK: usize = 4;
 /// Assumed bytes of a value: in a file without statistics, and in memory of a device before it is there.
 const VALUE_BYTES: u64 = 4;
 
+type Files = Vec<(FileKey, PartitionedFile)>;
+
 impl Columns {
     /// Returns the work of a device. Columns that are not there count as if they were: the CPU answers while they are
     /// loaded, and later queries find them. How many rows come back is not known before.
-    pub(crate) fn amounts(&self, fragment: &Fragment) -> Result<[u64; GPU_KINDS], Reason> {
-        let mut bytes = Bytes::default();
-        for source in &fragment.sources {
-            let counted = counted(&source.origin)?;
-            let known = self.known.lock();
-            for (file, rows) in &counted {
-                for column in &source.columns {
-                    let entry = known.columns.get(&Columns::key(file, source, *column));
-                    match entry.map(|it| &it.state) {
+    pub(crate) fn amounts(&self, reads: Vec<Read>) -> [u64; GPU_KINDS] {
+        let tables = reads.len() as u64;
+        // Files tell their numbers of rows, which may be any.
+        let (mut bytes, mut assumed) = (Bytes::default(), 0_u64);
+        for (source, files) in reads {
+            for (file, rows) in counted(&source.origin, files) {
+                let keys = source.columns.iter();
+                let keys = keys.map(|column| Columns::key(&file, &source, *column));
+                let keys: Vec<_> = keys.collect();
+                // Other queries wait meanwhile, and the files may be many.
+                let known = self.known.lock();
+                for key in &keys {
+                    match known.columns.get(key).map(|it| &it.state) {
                         Some(State::Here(column)) => bytes += column.bytes,
-                        _ => bytes.device += rows.saturating_mul(VALUE_BYTES),
+                        _ => assumed = assumed.saturating_add(rows.saturating_mul(VALUE_BYTES)),
                     }
                 }
             }
         }
-        let tables = fragment.sources.len() as u64;
-        Ok([1, tables, bytes.device, bytes.host, bytes.disk, 0])
+        let on_device = bytes.device.saturating_add(assumed);
+        [1, tables, on_device, bytes.host, bytes.disk, 0]
     }
 }
 
-/// Returns the files with rows that may meet the conditions of a scan, or the version of a table, and their numbers of
-/// rows.
-///
-/// # Errors
-/// If the scan reads only a part of a file.
-fn counted(origin: &Origin) -> Result<Vec<(FileKey, u64)>, Reason> {
+/// Returns those of the files with rows that may meet the conditions of a scan, or the version of a table, and their
+/// numbers of rows.
+fn counted(origin: &Origin, files: Files) -> Vec<(FileKey, u64)> {
     match origin {
-        Origin::Files(scan) => counted_files(scan),
+        Origin::Files(scan) => counted_files(scan, files),
         Origin::Table(table) => {
             let rows = rows_in(table.version().bytes, &table.schema());
-            Ok(vec![(FileKey::of_version(table.version()), rows)])
+            files.into_iter().map(|(key, _)| (key, rows)).collect()
         }
-        Origin::Plan(..) => Ok(Vec::new()),
+        Origin::Plan(..) => Vec::new(),
     }
 }
 
@@ -76,8 +78,7 @@ fn rows_in(bytes: u64, schema: &SchemaRef) -> u64 {
     bytes / (VALUE_BYTES * schema.fields().len().max(1) as u64)
 }
 
-fn counted_files(scan: &FileScanConfig) -> Result<Vec<(FileKey, u64)>, Reason> {
-    let mut found = files(scan)?;
+fn counted_files(scan: &FileScanConfig, mut found: Files) -> Vec<(FileKey, u64)> {
     let schema = scan.file_source.table_schema().table_schema();
     let statistics = found.iter().map(|(_, file)| file.statistics.clone());
     // A single file is not pruned: it is read, or the query takes little time on both.
@@ -98,14 +99,15 @@ fn counted_files(scan: &FileScanConfig) -> Result<Vec<(FileKey, u64)>, Reason> {
         let assumed = rows_in(file.object_meta.size, schema);
         (key, rows.map_or(assumed, |rows| *rows as u64))
     });
-    Ok(found.collect())
+    found.collect()
 }
 
 /// What the CPU reads for a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Scans {
     tables: u64,
-    values: u64,
+    /// Number of values; the largest if it is not known.
+    pub(crate) values: u64,
     /// Number of rows of the largest table, or of the pairs of a join of all pairs.
     rows: u64,
     /// Whether a device computes a part of the plan.
@@ -117,8 +119,10 @@ impl Scans {
         if let Some(scan) = file_scan(plan) {
             let columns = scan.projected_schema().map_or(1, |it| it.fields().len());
             // A scan of parts of files is one of unknown length.
-            let rows =
-                counted_files(scan).map_or(u64::MAX, |it| it.iter().map(|(_, rows)| rows).sum());
+            let rows = files(scan).map_or(u64::MAX, |files| {
+                let rows = counted_files(scan, files).into_iter().map(|(_, rows)| rows);
+                rows.fold(0, u64::saturating_add)
+            });
             return Scans {
                 tables: 1,
                 values: rows.saturating_mul(columns.max(1) as u64),

@@ -130,7 +130,7 @@ impl Columns {
         if self.are_declared(&reads) {
             return Ok(());
         }
-        let (of_cpu, of_gpu) = (Scans::of(plan).amounts(), self.amounts(fragment)?);
+        let (of_cpu, of_gpu) = (Scans::of(plan).amounts(), self.amounts(reads));
         let cpu = self.costs.cpu.lock().estimate(&of_cpu);
         let gpu = self.costs.gpu.lock().estimate(&of_gpu);
         match gpu > MARGIN * cpu {
@@ -140,14 +140,14 @@ impl Columns {
     }
 
     /// Returns the timer of an aggregate on the CPU. Returns `None` for plans that return rows before they have read
-    /// all, or of which a device computes a part.
+    /// all, of which a device computes a part, or that read an unknown number of values.
     pub(crate) fn timer(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<Timer>> {
         let is_aggregate = plan.downcast_ref::<AggregateExec>().is_some_and(is_last);
         if !is_aggregate || !self.costs.learns() {
             return None;
         }
         let scans = Scans::of(plan);
-        (!scans.has_fragment).then(|| {
+        (!scans.has_fragment && scans.values < u64::MAX).then(|| {
             Arc::new(Timer {
                 costs: Arc::clone(&self.costs),
                 amounts: scans.amounts(),

@@ -207,6 +207,14 @@ impl GpuFragmentExec {
         matches!(outcome, Outcome::Device(_))
     }
 
+    /// Drops the rows that the device has returned, and frees their memory: a plan of the CPU runs instead.
+    pub(crate) fn release(&self) {
+        if let Some(Outcome::Device(device)) = self.outcome.get() {
+            device.partitions.lock().clear();
+            device.held.free();
+        }
+    }
+
     /// Returns why the device did not compute the fragment; `None` if it did, or nothing ran.
     pub(crate) fn reason(&self) -> Option<&Reason> {
         match self.outcome.get()? {
@@ -402,7 +410,8 @@ impl ExecutionPlan for GpuFragmentExec {
             let outcome = outcome.get_or_init(|| work.outcome()).await;
             let rows: SendableRecordBatchStream = match outcome {
                 Outcome::Device(OnDevice { partitions, .. }) => {
-                    let rows = partitions.get(partition).cloned().unwrap_or_default();
+                    let rows = partitions.lock().get(partition).cloned();
+                    let rows = rows.unwrap_or_default();
                     let rows = rows.into_iter().map(Ok);
                     Box::pin(RecordBatchStreamAdapter::new(
                         cpu.schema(),

@@ -163,7 +163,7 @@ impl Fragments {
         options: &GpuOptions,
     ) -> Option<std::result::Result<Arc<dyn ExecutionPlan>, Reason>> {
         let first = first_step(aggregate).ok()?;
-        let parts = union::parts(first.input())?;
+        let parts = union::inputs(first.input())?;
         let of_parts = |parts: Vec<Arc<dyn ExecutionPlan>>| {
             check_alone(aggregate, first)?;
             check_rows(aggregate)?;

@@ -2,6 +2,7 @@
 //! and the CPU merges the states of equal keys. A full join has the rows of a right join, and those of its left side
 //! without a match.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use datafusion::common::{JoinType, ScalarValue};
@@ -14,12 +15,46 @@ use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
+use forebay_tables::VersionedScan;
 
 use crate::fragment::{Exprs, is_moving, over_rows, rows};
 use crate::reason::Reason;
 
 type Plan = Arc<dyn ExecutionPlan>;
 type Result<T> = std::result::Result<T, Reason>;
+
+/// Returns the same as [`parts`], if the CPU may compute one of the parts while kernels compute another.
+///
+/// # Errors
+/// Why kernels do not compute them.
+pub(crate) fn inputs(plan: &Plan) -> Option<Result<Vec<Plan>>> {
+    let parts = parts(plan)?;
+    Some(parts.and_then(|parts| match share_tables(&parts) {
+        true => Err(Reason::new(
+            "two parts of the plan read a table that may change between them",
+        )),
+        false => Ok(parts),
+    }))
+}
+
+/// Returns whether parts of a full join read the same table that has versions.
+fn share_tables(parts: &[Plan]) -> bool {
+    let mut all = BTreeSet::new();
+    parts.iter().any(|part| {
+        let of_part = tables(part);
+        let is_read = !all.is_disjoint(&of_part);
+        all.extend(of_part);
+        is_read
+    })
+}
+
+/// Returns the addresses of the tables that have versions. Each scan of a query has its own, also of the same table.
+fn tables(plan: &Plan) -> BTreeSet<*const ()> {
+    let below = plan.children().into_iter().flat_map(tables);
+    let own = plan.downcast_ref::<VersionedScan>();
+    let own = own.map(|it| Arc::as_ptr(it.table()).cast::<()>());
+    below.chain(own).collect()
+}
 
 /// Returns plans that together return the rows of a union or a full join; `None` if the plan is neither.
 ///

@@ -77,10 +77,10 @@ pub(crate) enum Staying {
 #[derive(Debug)]
 pub(crate) struct OnDevice {
     /// The rows of each partition.
-    pub(crate) partitions: Vec<Vec<RecordBatch>>,
+    pub(crate) partitions: Mutex<Vec<Vec<RecordBatch>>>,
     pub(crate) figures: String,
     /// The memory of the rows, until the plan is dropped.
-    _held: Arc<MemoryReservation>,
+    pub(crate) held: Arc<MemoryReservation>,
 }
 
 /// What is needed to compute a fragment on a device.
@@ -123,8 +123,9 @@ impl Work {
     pub(crate) fn outcome_of(&self, device: Result<OnDevice>) -> Outcome {
         match device {
             Ok(device) => {
-                let rows = device.partitions.iter().flatten();
-                let rows = rows.map(RecordBatch::num_rows).sum();
+                let partitions = device.partitions.lock();
+                let rows = partitions.iter().flatten().map(RecordBatch::num_rows).sum();
+                drop(partitions);
                 MetricBuilder::new(&self.metrics).output_rows(0).add(rows);
                 self.columns.counts.add_on_device();
                 Outcome::Device(device)
@@ -365,9 +366,9 @@ impl Work {
         }
         self.learn(&figures, &partitions);
         Ok(OnDevice {
-            partitions,
+            partitions: Mutex::new(partitions),
             figures: figures.text(&ready.resident),
-            _held: held,
+            held,
         })
     }
 

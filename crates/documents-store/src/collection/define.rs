@@ -69,7 +69,7 @@ impl Collection {
 
     /// Renames the collection. In the same batch, drops `target`, the collection that had the new name before.
     pub(crate) fn rename(&self, to: &Namespace, target: Option<&Self>) -> Result<()> {
-        let _writer = self.writer.lock();
+        let writer = self.writer.lock();
         let _target_writer = target.map(|target| target.writer.lock());
         let entry = self.entry(to, &self.index_list(), &[]);
         let mut batch = Batch::default();
@@ -85,7 +85,8 @@ impl Collection {
         let name = rawdoc! { "to": { "db": to.db.as_str(), "coll": to.collection.as_str() } };
         self.record_change(&mut changes, ChangeKind::Rename, &name);
         changes.concern(to.clone());
-        self.shared.record(batch, changes)?;
+        // A reader that names the collection may have read another one under its name.
+        self.commit(batch, changes, writer.statistics)?;
         *self.namespace.write() = to.clone();
         if let Some(target) = target {
             target.dropped.store(true, Ordering::Release);

@@ -56,7 +56,7 @@ struct Counts {
     documents: AtomicU64,
     bytes: AtomicU64,
     next_number: AtomicU64,
-    /// Number of commits of writes that have begun since the collection was opened.
+    /// Number of commits that have begun since the collection was opened.
     commits_begun: AtomicU64,
     /// Number of those that have ended.
     commits_ended: AtomicU64,
@@ -137,7 +137,8 @@ impl Collection {
         Ok(collection)
     }
 
-    /// Commits changes of documents, and publishes the counters to readers. The caller holds the write lock.
+    /// Commits changes of documents or of the name, and publishes the counters to readers. The caller holds the write
+    /// lock.
     fn commit(&self, batch: Batch, changes: Changes, statistics: Statistics) -> Result<()> {
         self.counts.commits_begun.fetch_add(1, Ordering::SeqCst);
         let recorded = self.shared.record(batch, changes);
@@ -148,18 +149,24 @@ impl Collection {
         recorded
     }
 
-    /// Returns a number that grows with each change of documents, before the change is acknowledged, while the
-    /// collection is open.
+    /// Returns a number that grows with each change of documents or of the name: before a reader can see the change,
+    /// and again before it is acknowledged. It counts while the collection is open.
     pub fn version(&self) -> u64 {
-        self.counts.commits_ended.load(Ordering::SeqCst)
+        let (begun, ended) = self.commits();
+        begun + ended
     }
 
     /// Returns whether the collection has this version, is not dropped, and no change is being committed. Scans
     /// between two calls that return true for the same version return the documents of the version.
     pub fn has_version(&self, version: u64) -> bool {
-        self.version() == version
-            && self.counts.commits_begun.load(Ordering::SeqCst) == version
-            && !self.is_dropped()
+        let (begun, ended) = self.commits();
+        begun == ended && begun + ended == version && !self.is_dropped()
+    }
+
+    /// Returns the numbers of commits that have begun and that have ended.
+    fn commits(&self) -> (u64, u64) {
+        let ended = self.counts.commits_ended.load(Ordering::SeqCst);
+        (self.counts.commits_begun.load(Ordering::SeqCst), ended)
     }
 
     /// Returns the number of inserts that the collection can still take. Record numbers of deleted documents are not

@@ -43,6 +43,12 @@ pub(super) async fn of_table(
     let wanted = over_all(wanted, &read)?;
     let scan = table.scan_all(&read).await.map_err(failed)?;
     let rows = scan.execute(0, Arc::clone(context)).map_err(failed)?;
+    let of_version = Arc::clone(table);
+    // A load that is in vain ends at once: others wait for their turn.
+    let rows = rows.map(move |batch| match of_version.is_current() {
+        true => batch,
+        false => exec_err!("{CHANGED}"),
+    });
     let share = |it| OfColumn::of_file(it, 1, context);
     let dropped = EndOnDrop(wanted.iter().map(share).collect());
     let shared = &*dropped.0;
@@ -51,9 +57,9 @@ pub(super) async fn of_table(
         step: 1,
     };
     let to = (To::Engine(need), stripes);
-    let read = stored(columns, rows, &wanted, to, (shared, context)).await?;
+    let read = stored(columns, rows, &wanted, to, (shared, context)).await;
     check()?;
-    of_chunks(columns, vec![read], (&wanted, shared), need).await
+    of_chunks(columns, vec![read?], (&wanted, shared), need).await
 }
 
 /// Brings the rows of a plan to the engine.
