@@ -241,7 +241,7 @@ impl PartitionedJoin {
             staging,
         } = self.host_memory(stop)?;
         let pass = (&divider, stop);
-        let (in_memory, runs, staging) =
+        let ((in_memory, runs), staging) =
             self.divide_in_memory(sides, in_memory, (runs, staging), pass)?;
         let (on_disk, halves) = match &file {
             Some(file) => self.divide_to_disk(sides, on_disk, halves, (file, pass))?,
@@ -350,7 +350,7 @@ impl PartitionedJoin {
         [of_build, of_probe]: [Slices; 2],
         (runs, staging): (Spill, Spill),
         pass: (&Divider, &Stop),
-    ) -> Result<([Side<Column>; 2], Arc<Spill>, Spill), JoinError> {
+    ) -> Result<(Gathered, Spill), JoinError> {
         let mut memory = self.run_memory(self.memory.resident.clone(), self.parts(runs));
         memory.staging = self.parts(staging);
         let slot_bytes = self.plan.ring.slot_bytes;
@@ -360,8 +360,8 @@ impl PartitionedJoin {
         let (build, memory) = self.divide(&build, (of_build, 0, &build_runs), memory, pass)?;
         let (probe, memory) = self.divide(&probe, (of_probe, 1, &probe_runs), memory, pass)?;
         let gathered = gathered([build, probe], memory.spill);
-        let (sides, runs) = gathered.map_err(|fault| JoinError::lost(&self.device, &fault))?;
-        Ok((sides, runs, Part::join(memory.staging)))
+        let gathered = gathered.map_err(|fault| JoinError::lost(&self.device, &fault))?;
+        Ok((gathered, Part::join(memory.staging)))
     }
 
     /// Divides the other chunks of both sides, and writes their runs to the file: those in one half of the memory while
@@ -557,6 +557,9 @@ impl DividedSide {
     }
 }
 
+/// Both sides as kernels read them, and the host memory of their runs.
+type Gathered = ([Side<Column>; 2], Arc<Spill>);
+
 /// A half of the memory through which runs pass to disk.
 struct Half {
     free: Vec<SpillPart>,
@@ -587,10 +590,7 @@ fn read(file: Option<&RunFile>, load: Option<&Load>, half: &mut Spill, crew: &Cr
 }
 
 /// Waits for all copies. Returns the sides as kernels read them, and the host memory, of which `parts` is the rest.
-fn gathered(
-    sides: [Side<Place>; 2],
-    mut parts: Vec<SpillPart>,
-) -> Result<([Side<Column>; 2], Arc<Spill>), DeviceFault> {
+fn gathered(sides: [Side<Place>; 2], mut parts: Vec<SpillPart>) -> Result<Gathered, DeviceFault> {
     let mut ended = |place: Place| -> Result<Ended<Range<usize>>, DeviceFault> {
         Ok(match place.finish()? {
             Ended::Device(view) => Ended::Device(view),
