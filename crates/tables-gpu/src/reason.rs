@@ -21,7 +21,7 @@ pub(crate) struct Reason {
     missing: Option<Missing>,
     repeated: Option<Repeated>,
     /// The microseconds that the CPU and the device were estimated to take, if that is the reason.
-    estimates: Option<(u64, u64)>,
+    estimates: Option<(u32, u32)>,
 }
 
 /// The kinds of reasons, which a metric counts apart.
@@ -211,7 +211,7 @@ impl Reason {
     }
 
     /// Returns the reason that the CPU is estimated to be faster, with the estimated microseconds of both.
-    pub(crate) fn of_estimates(cpu_us: u64, gpu_us: u64) -> Reason {
+    pub(crate) fn of_estimates(cpu_us: u32, gpu_us: u32) -> Reason {
         Reason {
             estimates: Some((cpu_us, gpu_us)),
             ..Reason::of_kind(Kind::Planner, FASTER)

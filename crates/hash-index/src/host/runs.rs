@@ -405,7 +405,7 @@ mod tests {
     #[test]
     fn threads_share_a_sieve() {
         let shape = RunShape::new(Width::Eight, 1000, 4);
-        let key = |row: u64| if row % 2 == 0 { 7 } else { 1000 + row };
+        let key = |row: u64| if row.is_multiple_of(2) { 7 } else { 1000 + row };
         let sieve = HostSieve::new(&[7], Some(20_000));
         for (side, rows) in [(Side::Build, 20_000), (Side::Probe, 40_000)] {
             let (keys, payloads) = (column((0..rows).map(key), 8), column(0..rows, 8));
