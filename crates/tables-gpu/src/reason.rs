@@ -294,7 +294,7 @@ impl Reason {
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ms = |us: u64| us as f64 / 1e3;
+        let ms = |us: u32| f64::from(us) / 1e3;
         match self.estimates {
             Some((cpu, gpu)) => write!(
                 f,
