@@ -134,7 +134,7 @@ impl Columns {
         let cpu = self.costs.cpu.lock().estimate(&of_cpu);
         let gpu = self.costs.gpu.lock().estimate(&of_gpu);
         match gpu > MARGIN * cpu {
-            true => Err(Reason::of_estimates((cpu / 1e3) as u32, (gpu / 1e3) as u32)),
+            true => Err(Reason::of_estimates((cpu / 1e3) as u64, (gpu / 1e3) as u64)),
             false => Ok(()),
         }
     }

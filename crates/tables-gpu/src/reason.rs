@@ -20,8 +20,8 @@ pub(crate) struct Reason {
     text: String,
     missing: Option<Missing>,
     repeated: Option<Repeated>,
-    /// The microseconds that the CPU and the device were estimated to take, if that is the reason.
-    estimates: Option<(u32, u32)>,
+    /// Whether the text has the times that the CPU and the device were estimated to take.
+    has_estimates: bool,
 }
 
 /// The kinds of reasons, which a metric counts apart.
@@ -186,7 +186,7 @@ impl Reason {
             text: text.into(),
             missing: None,
             repeated: None,
-            estimates: None,
+            has_estimates: false,
         }
     }
 
@@ -211,10 +211,12 @@ impl Reason {
     }
 
     /// Returns the reason that the CPU is estimated to be faster, with the estimated microseconds of both.
-    pub(crate) fn of_estimates(cpu_us: u32, gpu_us: u32) -> Reason {
+    pub(crate) fn of_estimates(cpu_us: u64, gpu_us: u64) -> Reason {
+        let [cpu, gpu] = [cpu_us, gpu_us].map(|us| us as f64 / 1e3);
+        let text = format!("the CPU is estimated at {cpu:.2} ms, the GPU at {gpu:.2} ms");
         Reason {
-            estimates: Some((cpu_us, gpu_us)),
-            ..Reason::of_kind(Kind::Planner, FASTER)
+            has_estimates: true,
+            ..Reason::of_kind(Kind::Planner, text)
         }
     }
 
@@ -273,12 +275,15 @@ impl Reason {
 
     /// Returns the text without estimates, which differ from query to query.
     pub(crate) fn text(&self) -> &str {
-        &self.text
+        match self.has_estimates {
+            true => FASTER,
+            false => &self.text,
+        }
     }
 
-    /// Returns whether the reason has this text.
+    /// Returns whether the reason has this text, without estimates.
     pub(crate) fn is(&self, text: &str) -> bool {
-        self.text == text
+        self.text() == text
     }
 
     /// Returns the sources whose rows repeat, if that is the reason.
@@ -294,16 +299,7 @@ impl Reason {
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ms = |us: u32| f64::from(us) / 1e3;
-        match self.estimates {
-            Some((cpu, gpu)) => write!(
-                f,
-                "the CPU is estimated at {:.2} ms, the GPU at {:.2} ms",
-                ms(cpu),
-                ms(gpu)
-            ),
-            None => f.write_str(&self.text),
-        }
+        f.write_str(&self.text)
     }
 }
 
