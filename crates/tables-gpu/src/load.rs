@@ -281,18 +281,8 @@ async fn load_file(
         match read {
             Ok(read) => {
                 let texts = held + read.iter().map(Column::text_bytes).sum::<usize>();
-                let mut outcome = Ok(());
-                for ((key, expr), column) in keys.into_iter().zip(&wanted).zip(read) {
-                    let is_dictionary = Kept::place_of(expr) == Some(Place::Dictionary);
-                    if is_dictionary && texts > TEXTS_BYTES_MAX {
-                        // It would evict columns of the same query.
-                        columns.put_off(key);
-                        outcome = Err(Reason::no_room(NO_ROOM));
-                    } else {
-                        columns.put(key, column, need);
-                    }
-                }
-                return outcome;
+                let read = keys.into_iter().zip(&wanted).zip(read);
+                return put_all(columns, read, texts, need);
             }
             // The CPU searches them.
             Err(Failed::Texts(index, reason)) => {
@@ -329,6 +319,27 @@ async fn load_file(
             }
         }
     }
+}
+
+/// Keeps columns that were read. `texts` are the bytes of the dictionaries of the query.
+fn put_all<'a>(
+    columns: &Arc<Columns>,
+    read: impl Iterator<Item = ((ColumnKey, &'a Arc<dyn PhysicalExpr>), Column)>,
+    texts: usize,
+    need: Need,
+) -> Result<(), Reason> {
+    let mut outcome = Ok(());
+    for ((key, expr), column) in read {
+        let is_dictionary = Kept::place_of(expr) == Some(Place::Dictionary);
+        if is_dictionary && texts > TEXTS_BYTES_MAX {
+            // It would evict columns of the same query.
+            columns.put_off(key);
+            outcome = Err(Reason::no_room(NO_ROOM));
+        } else {
+            columns.put(key, column, need);
+        }
+    }
+    outcome
 }
 
 /// Columns that are read, as expressions, and the names of their column files if they are written to such.

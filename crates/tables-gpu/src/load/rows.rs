@@ -44,7 +44,7 @@ pub(super) async fn of_table(
     let scan = table.scan_all(&read).await.map_err(failed)?;
     let rows = scan.execute(0, Arc::clone(context)).map_err(failed)?;
     let of_version = Arc::clone(table);
-    // A load that is in vain ends at once: others wait for their turn.
+    // A load whose columns cannot be kept ends at once: others wait for their turn.
     let rows = rows.map(move |batch| match of_version.is_current() {
         true => batch,
         false => exec_err!("{CHANGED}"),
