@@ -1,22 +1,75 @@
 //! Kernels that do not compile, and those that are compiled while queries run.
 
+use std::num::NonZero;
 use std::sync::atomic::Ordering;
+use std::thread::{self, available_parallelism};
 
-use forebay_device::cuda::{Arch, CompileError, Program, ProgramSpec};
+use forebay_device::cuda::{Arch, CompileError, Program, ProgramSpec, compile, nvrtc_version};
 use forebay_device::{JobFailure, KernelError};
 use forebay_memory::Share;
 use forebay_tables::Session;
+use parking_lot::Mutex;
 
 use super::data::Sizes;
 use super::devices::gpus;
-use super::emulated;
-use super::limits;
+use super::emulated::{self, Emulated};
 use super::sessions::{Fixture, ON, rows};
+use super::{is_full, limits};
 use crate::engine::{KernelLaunch, Launch};
 use crate::giving_way::Freeing;
 use crate::gpu::open_all;
 use crate::reason::Reason;
 use crate::source::{headers, options};
+
+/// Compiles the longest kernels for each architecture, if there is NVRTC.
+pub(super) fn compile_all(emulated: &Emulated) {
+    compile_those(emulated, |_| true);
+}
+
+/// Compiles the longest of some kernels for each architecture, if there is NVRTC.
+pub(super) fn compile_those(emulated: &Emulated, are_wanted: impl Fn(&ProgramSpec) -> bool) {
+    compile_longest(emulated, are_wanted, [3, 10, 3]);
+}
+
+/// Compiles the longest of some kernels, this many for each architecture, if there is NVRTC. With
+/// `FOREBAY_TEST_FULL=1` all are compiled.
+pub(super) fn compile_longest(
+    emulated: &Emulated,
+    are_wanted: impl Fn(&ProgramSpec) -> bool,
+    counts: [usize; 3],
+) {
+    if let Err(error) = nvrtc_version() {
+        let required = std::env::var_os("FOREBAY_REQUIRE_NVRTC").is_some_and(|value| value == "1");
+        assert!(!required, "{error}");
+        println!("skipped: no NVRTC");
+        return;
+    }
+    let kernels = emulated.kernels.lock();
+    let mut specs: Vec<_> = kernels.values().filter(|it| are_wanted(it)).collect();
+    // The longest have the most registers.
+    specs.sort_by_key(|spec| std::cmp::Reverse(spec.source.len()));
+    let archs = [8, 9, 10].map(|major| Arch { major, minor: 0 });
+    let wanted = archs.into_iter().zip(counts).flat_map(|(arch, count)| {
+        let count = if is_full() { specs.len() } else { count };
+        specs.iter().take(count).map(move |spec| (arch, *spec))
+    });
+    let wanted = Mutex::new(wanted);
+    let compile_some = || {
+        let next = || wanted.lock().next();
+        while let Some((arch, spec)) = next() {
+            let cubin = compile(spec, arch).unwrap_or_else(|error| panic!("{error}"));
+            for kernel in cubin.entries {
+                assert_eq!(kernel.local_bytes, 0, "{arch}:\n{}", spec.source);
+            }
+        }
+    };
+    let threads = available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(&compile_some);
+        }
+    });
+}
 
 const BACKGROUND: &str = "SET forebay.gpu = on; SET forebay.compile = background";
 

@@ -11,6 +11,7 @@ use super::data::Sizes;
 use super::edges::write_groups;
 use super::emulated::{self, Emulated};
 use super::{Fixture, compile_longest};
+use crate::engine::Engine;
 use crate::halves::decimals;
 
 /// Numbers at the ends of halves and of decimals.
@@ -100,16 +101,22 @@ fn rows(numbers: Range<usize>) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(columns).expect("columns of one length")
 }
 
+/// Compares the queries of the table `w` on engines with those of the CPU.
+pub(super) async fn compared(engines: Vec<Arc<dyn Engine>>) -> Fixture {
+    let fixture = Fixture::new(engines, Sizes(&[1])).await;
+    write(&fixture._folder.path().join("w"));
+    fixture.register("w").await;
+    fixture.compare(&QUERIES).await;
+    fixture
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn decimals_of_more_than_64_bits() {
     if !emulated::has_compiler() {
         return;
     }
     let emulated = Emulated::new();
-    let fixture = Fixture::new(emulated::devices(&emulated, 1), Sizes(&[1])).await;
-    write(&fixture._folder.path().join("w"));
-    fixture.register("w").await;
-    fixture.compare(&QUERIES).await;
+    let fixture = compared(emulated::devices(&emulated, 1)).await;
     fixture.compare_refused(&REFUSED).await;
     compile_longest(&emulated, |_| true, [2; 3]);
     // An average has four digits more. The CPU raises the error.

@@ -45,18 +45,18 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use forebay_device::cuda::{Arch, ProgramSpec, compile, nvrtc_version};
 use forebay_memory::Share;
 use forebay_tables::GpuOptions;
 use futures_util::{Stream, StreamExt, stream};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
+use self::compiling::{compile_all, compile_longest, compile_those};
 use self::data::{Sizes, write};
 use self::devices::gpus;
 use self::emulated::Emulated;
 use self::floats::are_alike;
-use self::random::compare_random;
+use self::random::{compare_random, number};
 use crate::DeviceLimits;
 use crate::columns::Columns;
 use crate::engine::Engine;
@@ -446,45 +446,6 @@ async fn kernels_of_random_queries_give_the_rows_of_the_cpu() {
     compare_random(&fixture, 24).await;
 }
 
-/// Compiles the longest kernels for each architecture, if there is NVRTC.
-fn compile_all(emulated: &Emulated) {
-    compile_those(emulated, |_| true);
-}
-
-/// Compiles the longest of some kernels for each architecture, if there is NVRTC.
-fn compile_those(emulated: &Emulated, are_wanted: impl Fn(&ProgramSpec) -> bool) {
-    compile_longest(emulated, are_wanted, [3, 10, 3]);
-}
-
-/// Compiles the longest of some kernels, this many for each architecture, if there is NVRTC. With
-/// `FOREBAY_TEST_FULL=1` all are compiled.
-fn compile_longest(
-    emulated: &Emulated,
-    are_wanted: impl Fn(&ProgramSpec) -> bool,
-    counts: [usize; 3],
-) {
-    if let Err(error) = nvrtc_version() {
-        let required = std::env::var_os("FOREBAY_REQUIRE_NVRTC").is_some_and(|value| value == "1");
-        assert!(!required, "{error}");
-        println!("skipped: no NVRTC");
-        return;
-    }
-    let kernels = emulated.kernels.lock();
-    let mut specs: Vec<_> = kernels.values().filter(|it| are_wanted(it)).collect();
-    // The longest have the most registers.
-    specs.sort_by_key(|spec| std::cmp::Reverse(spec.source.len()));
-    for (major, count) in [8, 9, 10].into_iter().zip(counts) {
-        let arch = Arch { major, minor: 0 };
-        let count = if is_full() { specs.len() } else { count };
-        for spec in specs.iter().take(count) {
-            let cubin = compile(spec, arch).unwrap_or_else(|error| panic!("{error}"));
-            for kernel in cubin.entries {
-                assert_eq!(kernel.local_bytes, 0, "{arch}:\n{}", spec.source);
-            }
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cpu_computes_what_kernels_do_not() {
     let emulated = emulated::device();
@@ -691,7 +652,9 @@ async fn groups_are_selected_by_kernels() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// Each thread waits for the compiler at times. `FOREBAY_GPU_PARTS` divides the queries, of which
+/// `FOREBAY_GPU_PART` names a part from 0 on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 16)]
 async fn a_gpu_gives_the_rows_of_the_cpu() {
     let Some(devices) = gpus() else { return };
     let device = devices.list().remove(0);
@@ -699,6 +662,11 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
         let (devices, freeing) = (vec![Arc::clone(&device)], Freeing::default());
         open_all(devices, limits(1 << 30), Share::default(), None, &freeing).expect("room")
     };
+    let of_part = |name, other| number(name).map_or(other, |it| it as usize);
+    let part = (
+        of_part("FOREBAY_GPU_PARTS", 1),
+        of_part("FOREBAY_GPU_PART", 0),
+    );
     for sizes in [
         Sizes(&[1]),
         Sizes(&[31, 32, 33]),
@@ -706,13 +674,15 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
         Sizes(&[2047, 2048, 2049]),
         Sizes(&[600_000, 1, 262_145]),
     ] {
-        let fixture = Fixture::new(open(), sizes).await;
+        let mut fixture = Fixture::new(open(), sizes).await;
+        fixture.part = part;
         fixture.compare_all(sizes).await;
         if sizes.0[0] < 1000 {
             let queries = lists::QUERIES.iter().chain(floats::JOINS);
             fixture.compare(queries).await;
         }
     }
+    halves::compared(open()).await;
     drop(device);
     devices.halt();
 }
