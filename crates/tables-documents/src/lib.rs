@@ -46,7 +46,7 @@ pub trait Clients: Debug + Send + Sync {
 /// The collections.
 pub struct Collections {
     documents: Arc<Documents>,
-    clients: Box<dyn Clients>,
+    clients: Arc<dyn Clients>,
     opened: Mutex<HashMap<Key, Opened>>,
 }
 
@@ -70,7 +70,7 @@ impl Collections {
     pub fn new(documents: Arc<Documents>, clients: Box<dyn Clients>) -> Collections {
         Collections {
             documents,
-            clients,
+            clients: clients.into(),
             opened: Mutex::default(),
         }
     }
@@ -120,8 +120,7 @@ impl Source for Collections {
         schema: &str,
         name: &str,
     ) -> Result<Option<Arc<dyn TableProvider>>> {
-        let client = self.clients.client(user);
-        let reader = Reader::new(Arc::clone(&self.documents), client, schema, name);
+        let reader = Reader::new(&self.documents, &self.clients, user, schema, name);
         let Some(version) = reader.version() else {
             return Ok(None);
         };

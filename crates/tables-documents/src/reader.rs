@@ -10,6 +10,8 @@ use forebay_documents::{ClientContext, Command, Documents, Link, Namespace, Righ
 use forebay_tables::{Code, SqlError};
 use tokio::runtime::Handle;
 
+use crate::Clients;
+
 /// The first number of the connections of readers. Those of clients count from 1.
 const CONNECTIONS_FROM: i64 = 1 << 40;
 /// Number of documents of a reply. The server also limits its bytes.
@@ -19,6 +21,10 @@ const REPLY_DOCUMENTS: i32 = 16_384;
 #[derive(Clone)]
 pub(crate) struct Reader {
     documents: Arc<Documents>,
+    clients: Arc<dyn Clients>,
+    /// Name of the user; `None` if tables are listed for all users.
+    user: Option<String>,
+    /// The user as a client, with the rights that it had when the reader was made.
     client: ClientContext,
     database: String,
     collection: String,
@@ -51,17 +57,27 @@ impl Link for Life {
 
 impl Reader {
     pub(crate) fn new(
-        documents: Arc<Documents>,
-        client: ClientContext,
+        documents: &Arc<Documents>,
+        clients: &Arc<dyn Clients>,
+        user: Option<&str>,
         database: &str,
         collection: &str,
     ) -> Reader {
         Reader {
-            documents,
-            client,
+            documents: Arc::clone(documents),
+            clients: Arc::clone(clients),
+            user: user.map(str::to_owned),
+            client: clients.client(user),
             database: database.to_owned(),
             collection: collection.to_owned(),
         }
+    }
+
+    /// Returns the reader with the rights that its user has now.
+    #[must_use]
+    pub(crate) fn with_rights_of_now(mut self) -> Reader {
+        self.client.rights = self.clients.client(self.user.as_deref()).rights;
+        self
     }
 
     /// Returns `database.collection`.

@@ -65,10 +65,10 @@ pub(crate) struct DocumentsExec {
 }
 
 impl DocumentsExec {
-    /// Plans the read.
+    /// Plans the read, for one run of a statement.
     ///
     /// # Errors
-    /// If the user may not read the collection.
+    /// If the user may not read the collection now.
     pub(crate) async fn plan(
         reader: Reader,
         output: Output,
@@ -88,6 +88,8 @@ impl DocumentsExec {
             Boundedness::Bounded,
         );
         let (command, arguments) = command(&output, &filter, limit);
+        // The reader is that of the statement's plan, which may have been made long before.
+        let reader = reader.with_rights_of_now();
         let stage = reader.explain(command, arguments).await?;
         let documents = match &output {
             Output::Total(_) => None,

@@ -14,13 +14,16 @@ use datafusion::arrow::array::{Array, AsArray, BooleanArray, RecordBatch};
 use datafusion::arrow::compute::{BatchCoalescer, filter_record_batch, prep_null_mask_filter};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{
+    BinaryExpr, Column, IsNotNullExpr, IsNullExpr, Literal,
+};
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_expr::utils::split_conjunction;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
@@ -68,9 +71,7 @@ impl PhysicalOptimizerRule for DynamicFilters {
 
 /// Returns a plan whose scans are filtered.
 fn filtered(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    if let Some(mut filters) = filters_of(&plan) {
-        let schema = plan.schema();
-        filters.retain(|filter| !is_of_floats(filter, &schema));
+    if let Some(filters) = filters_of(&plan) {
         return Ok(match filters.is_empty() {
             true => plan,
             false => Arc::new(DynamicFilterExec::new(plan, filters)),
@@ -115,11 +116,23 @@ fn filters_of(plan: &Arc<dyn ExecutionPlan>) -> Option<Vec<Arc<dyn PhysicalExpr>
     })
 }
 
-/// Returns whether a filter compares floats. That of a join with few keys is a list, which compares bits: it would
-/// leave out 0 where the join has the key -0, which is equal.
+/// Returns whether a filter is over floats.
 fn is_of_floats(filter: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> bool {
-    let mut compared = filter.children().into_iter();
-    compared.any(|it| it.data_type(schema).is_ok_and(|it| it.is_floating()))
+    let mut over = filter.children().into_iter();
+    over.any(|it| it.data_type(schema).is_ok_and(|it| it.is_floating()))
+}
+
+/// Returns whether a filter, as it is now, only compares columns with values, as that of TopK does. `BinaryExpr`
+/// takes -0 for 0 and then compares bits in total order, where NaN is greater than all numbers. TopK drops the same
+/// rows itself. The filter of a join with few keys has a list, which compares bits: it would leave out 0 where the
+/// join has the key -0, which is equal.
+fn only_compares(filter: &Arc<dyn PhysicalExpr>) -> Result<bool> {
+    let has_others = filter.exists(|node| {
+        let is_value = node.is::<Column>() || node.is::<Literal>();
+        let is_test = node.is::<IsNullExpr>() || node.is::<IsNotNullExpr>();
+        Ok(!(is_value || is_test || node.is::<BinaryExpr>()))
+    });
+    Ok(!has_others?)
 }
 
 /// Leaves out rows that operators above do not need. It may return some of them.
@@ -216,10 +229,12 @@ impl ExecutionPlan for DynamicFilterExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let rows = context.session_config().batch_size();
-        let batches = BatchCoalescer::new(self.schema(), rows);
+        let schema = self.schema();
+        let filters = self.filters.iter().map(|it| Filter::new(it, &schema));
+        let batches = BatchCoalescer::new(Arc::clone(&schema), rows);
         Ok(Box::pin(Filtered {
             input: self.input.execute(partition, context)?,
-            filters: self.filters.iter().map(Filter::new).collect(),
+            filters: filters.collect(),
             batches: batches.with_biggest_coalesce_batch_size(Some(rows / 2)),
             has_ended: false,
             metrics: BaselineMetrics::new(&self.metrics, partition),
@@ -294,6 +309,7 @@ impl RecordBatchStream for Filtered {
 /// A filter, and whether it is worth its evaluation.
 struct Filter {
     expr: Arc<dyn PhysicalExpr>,
+    is_of_floats: bool,
     /// Number of batches that pass before the next evaluation.
     pause: usize,
     /// Of these, those that are still to pass.
@@ -301,9 +317,10 @@ struct Filter {
 }
 
 impl Filter {
-    fn new(expr: &Arc<dyn PhysicalExpr>) -> Filter {
+    fn new(expr: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> Filter {
         Filter {
             expr: Arc::clone(expr),
+            is_of_floats: is_of_floats(expr, schema),
             pause: 0,
             passing: 0,
         }
@@ -317,7 +334,12 @@ impl Filter {
         }
         let start = Instant::now();
         let rows = batch.num_rows();
-        let kept = match self.expr.evaluate(batch)? {
+        let now = self.expr.snapshot()?;
+        let now = now.unwrap_or_else(|| Arc::clone(&self.expr));
+        if self.is_of_floats && !only_compares(&now)? {
+            return Ok(None);
+        }
+        let kept = match now.evaluate(batch)? {
             ColumnarValue::Array(kept) => kept.as_boolean().clone(),
             // The filter is not made yet, or the build side is empty.
             ColumnarValue::Scalar(value) => match value.to_array_of_size(rows)?.as_boolean() {
@@ -343,11 +365,13 @@ impl Filter {
 mod tests {
     use std::collections::BTreeSet;
 
-    use datafusion::arrow::array::{ArrayRef, Int64Array};
+    use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
     use datafusion::arrow::datatypes::Int64Type;
     use datafusion::datasource::memory::MemorySourceConfig;
     use datafusion::logical_expr::Operator;
-    use datafusion::physical_expr::expressions::{binary, col, lit};
+    use datafusion::physical_expr::expressions::{
+        DynamicFilterPhysicalExpr, binary, col, in_list, lit,
+    };
     use datafusion::physical_plan::collect;
 
     use super::*;
@@ -387,9 +411,49 @@ mod tests {
     }
 
     #[test]
+    fn filters_of_floats_keep_each_zero_and_nan() {
+        let others = std::iter::repeat_n(-7.5, 100_000);
+        let numbers = [0.0, -0.0, f64::NAN].into_iter().chain(others);
+        let numbers: ArrayRef = Arc::new(Float64Array::from_iter_values(numbers));
+        let batch = RecordBatch::try_from_iter([("x", numbers)]).expect("one column");
+        let schema = batch.schema();
+        let x = || col("x", &schema).expect("the column");
+        let than = |operator, value: f64| {
+            binary(x(), operator, lit(value), &schema).expect("a comparison")
+        };
+        let is_in = |value: f64| in_list(x(), vec![lit(value)], &false, &schema).expect("a list");
+        let (greater, less) = (Operator::Gt, Operator::Lt);
+        for (now, wanted) in [
+            (than(greater, -0.0), Some([false, false, true])),
+            (than(greater, -1.0), Some([true; 3])),
+            (than(greater, f64::INFINITY), Some([false, false, true])),
+            (than(greater, f64::NAN), Some([false; 3])),
+            (than(Operator::GtEq, 0.0), Some([true; 3])),
+            (than(Operator::Eq, -0.0), Some([true, true, false])),
+            (than(less, -9.0), Some([false; 3])),
+            // Lists compare bits.
+            (is_in(-0.0), None),
+            (is_in(f64::NAN), None),
+        ] {
+            let dynamic = DynamicFilterPhysicalExpr::new(vec![x()], lit(true));
+            dynamic.update(Arc::clone(&now)).expect("a filter");
+            let dynamic: Arc<dyn PhysicalExpr> = Arc::new(dynamic);
+            let mut filter = Filter::new(&dynamic, &schema);
+            let Some(kept) = filter.kept(&batch).expect("a mask") else {
+                // On a busy machine, a filter may take too long.
+                assert!(wanted.is_none() || filter.passing > 0, "{now}");
+                continue;
+            };
+            let kept = [0, 1, 2].map(|row| kept.value(row));
+            assert_eq!(Some(kept), wanted, "{now}");
+        }
+    }
+
+    #[test]
     fn a_filter_that_leaves_out_nothing_pauses_for_longer_each_time() {
         let batch = batch((0..100).map(Some));
-        let mut filter = Filter::new(&below(1_000, &batch.schema()));
+        let schema = batch.schema();
+        let mut filter = Filter::new(&below(1_000, &schema), &schema);
         for pause in [1, 2, 4, 8, 16, 32, 64, 64] {
             assert_eq!(filter.kept(&batch).expect("a mask"), None);
             assert_eq!(filter.passing, pause);

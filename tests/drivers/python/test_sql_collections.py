@@ -7,7 +7,7 @@ import bson.json_util
 import psycopg
 import pymongo
 import pytest
-from psycopg import errors
+from psycopg import errors, pq
 from servers import PASSWORD, add_user, create_data, start_tables
 from test_search import declare
 from waiting import until
@@ -224,5 +224,36 @@ def test_a_user_sees_only_the_collections_that_roles_allow(tmp_path):
                 rows(sql, "SELECT name FROM shop.names")
             for listed in lists:
                 assert rows(sql, listed) == [], listed
+    finally:
+        server.stop()
+
+
+def test_each_run_of_a_prepared_statement_needs_the_role(tmp_path):
+    data = str(tmp_path)
+    create_data(data)
+    add_user(data, "ada", "--role", "read@forebay", "--role", "read@shop")
+    add_user(data, "root", "--role", "root")
+    server = start_tables("--data", data, "--auth")
+    login = f"host=127.0.0.1 port={server.port} dbname=forebay password='{PASSWORD}' user=ada"
+    roles = [{"role": "read", "db": db} for db in ("forebay", "shop")]
+    query = b"SELECT name FROM shop.names"
+    try:
+        with (
+            pymongo.MongoClient(server.uri, username="root", password=PASSWORD) as client,
+            psycopg.connect(login, autocommit=True) as sql,
+        ):
+            client.shop.names.insert_one({"name": "x"})
+            # Parse and Describe. Execute follows when the role is gone, and when it is back.
+            assert sql.pgconn.prepare(b"parsed", query).status == pq.ExecStatus.COMMAND_OK
+            assert sql.pgconn.describe_prepared(b"parsed").nfields == 1
+            sql.execute("PREPARE named AS " + query.decode())
+            client.admin.command("updateUser", "ada", roles=roles[:1])
+            refused = sql.pgconn.exec_prepared(b"parsed", [])
+            assert refused.error_field(pq.DiagnosticField.SQLSTATE) == b"42501", refused.error_message
+            with pytest.raises(errors.InsufficientPrivilege, match="not authorized on shop"):
+                rows(sql, "EXECUTE named")
+            client.admin.command("updateUser", "ada", roles=roles)
+            assert sql.pgconn.exec_prepared(b"parsed", []).get_value(0, 0) == b"x"
+            assert rows(sql, "EXECUTE named") == [("x",)]
     finally:
         server.stop()

@@ -533,6 +533,30 @@ def test_removed_users_are_out(guarded):
             reader(client, "SELECT 1 AS one", token)
 
 
+def test_each_run_of_a_statement_needs_the_role(guarded):
+    query, roles = "SELECT name FROM shop.names", [{"role": "read", "db": db} for db in ("forebay", "shop")]
+    login = {"username": "mary", "password": PASSWORD}
+    with pymongo.MongoClient(guarded.uri, username="ada", password=PASSWORD) as admin:
+        admin.shop.names.insert_one({"name": "x"})
+        admin.admin.command("createUser", "mary", pwd=PASSWORD, roles=roles)
+        with (
+            flight.connect(guarded.flight) as client,
+            adbc.connect(guarded.flight, db_kwargs=login, autocommit=True) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.adbc_prepare(query)
+            token = basic(client, "mary")
+            info = client.get_flight_info(described(query), token)
+            admin.admin.command("updateUser", "mary", roles=roles[:1])
+            with pytest.raises(adbc_driver_manager.Error, match="not authorized on shop"):
+                cursor.execute(query)
+                cursor.fetchall()
+            with pytest.raises((flight.FlightError, pyarrow.ArrowException), match="not authorized on shop"):
+                client.do_get(info.endpoints[0].ticket, token).read_all()
+            admin.admin.command("updateUser", "mary", roles=roles)
+            assert client.do_get(info.endpoints[0].ticket, token).read_all()["name"].to_pylist() == ["x"]
+
+
 def test_strangers_are_disconnected(files, tmp_path):
     create_data(str(tmp_path))
     server = start_tables("--data", str(tmp_path), "--auth", "--handshake-timeout-ms", "300")

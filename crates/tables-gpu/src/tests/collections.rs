@@ -1,7 +1,7 @@
 //! Collections of documents: their columns are kept until the documents change.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bson::{Document, RawDocumentBuf, doc};
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
@@ -10,8 +10,8 @@ use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
-use forebay_documents::{ClientContext, Command, Documents};
-use forebay_tables::{TableVersion, VersionedTable, parse};
+use forebay_documents::{ClientContext, Command, Documents, Rights};
+use forebay_tables::{Code, TableVersion, VersionedTable, parse};
 use forebay_tables_documents::{Clients, Collections};
 use futures_util::future::BoxFuture;
 
@@ -26,19 +26,30 @@ use crate::origin::Origin;
 
 const QUERY: &str = "SELECT kind, count(*), sum(n), min(at), max(price) FROM shop.items WHERE n > 10 AND ok GROUP BY kind";
 
-/// Each user may do everything.
+/// Users who may do everything or nothing.
 #[derive(Debug)]
-struct Everyone;
+struct Users {
+    may: Arc<AtomicBool>,
+}
 
-impl Clients for Everyone {
+impl Clients for Users {
     fn client(&self, _: Option<&str>) -> ClientContext {
-        ClientContext::default()
+        let rights = match self.may.load(Ordering::Relaxed) {
+            true => Rights::Everything,
+            false => Rights::Roles(Arc::default()),
+        };
+        ClientContext {
+            rights,
+            ..ClientContext::default()
+        }
     }
 }
 
 /// A documents server whose collections are tables.
 struct Shop {
     documents: Arc<Documents>,
+    /// Whether users of SQL may do something.
+    may: Arc<AtomicBool>,
     fixture: Fixture,
 }
 
@@ -47,10 +58,15 @@ impl Shop {
         let spec: DeviceSpec = "host:1".parse().expect("a device");
         let devices = Devices::new(&spec, DeviceOptions::default()).expect("a thread");
         let documents = Documents::open(Default::default(), Arc::new(devices)).expect("a store");
-        let source = Collections::new(Arc::clone(&documents), Box::new(Everyone));
+        let may = Arc::new(AtomicBool::new(true));
+        let users = Users {
+            may: Arc::clone(&may),
+        };
+        let source = Collections::new(Arc::clone(&documents), Box::new(users));
         Shop {
             fixture: Fixture::with_source(Arc::new(source)),
             documents,
+            may,
         }
     }
 
@@ -205,6 +221,37 @@ async fn a_statement_that_was_prepared_before_a_write_sees_it() {
     let found = lines(outcome).await.expect("rows");
     assert_ne!(found, before);
     assert_eq!(found, shop.asked(QUERY).await.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_run_of_a_prepared_statement_needs_the_rights() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let shop = Shop::new();
+    shop.insert(0..300).await;
+    // The GPU has the columns, and needs no document.
+    let (_, plan) = shop.asked(QUERY).await;
+    assert!(plan.contains("ran there"), "{plan}");
+    let (counts, never_kept) = (
+        "SELECT count(*) FROM shop.items",
+        "SELECT now(), n FROM shop.items",
+    );
+    for settings in [ON, "SET forebay.gpu = off"] {
+        for query in [QUERY, counts, never_kept] {
+            let mut session = shop.fixture.session(settings).await;
+            let parsed = parse(query).expect("a query").remove(0);
+            let prepared = session.prepare(parsed, &[]).await.expect("a plan");
+            for may in [false, true, false] {
+                shop.may.store(may, Ordering::Relaxed);
+                let ran = session.execute(&prepared, Vec::new()).await;
+                let refused = ran.err().map(|error| error.code);
+                let wanted = (!may).then_some(Code::InsufficientPrivilege);
+                assert_eq!(refused, wanted, "{query}, {settings}");
+            }
+            shop.may.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// A table that is of its version when it is first asked, this many times.
