@@ -330,8 +330,8 @@ impl Columns {
         known.forget_files(gone);
     }
 
-    /// Leaves files, and versioned tables by their ids, to the CPU. Forgets the columns of those that were not left to
-    /// it before.
+    /// Leaves files, and versioned tables by their ids, to the CPU. Forgets the columns of those that were not left
+    /// to it before.
     pub(crate) fn leave_to_cpu(&self, files: Vec<ListingTableUrl>, tables: HashSet<String>) {
         let left = Arc::new(LeftToCpu::new(files, tables));
         let mut known = self.known.lock();

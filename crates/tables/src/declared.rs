@@ -37,8 +37,8 @@ const ERROR_PERIOD_MAX: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Minimum time between two looks at a table of the source, which changes without notice.
 const SOURCE_PERIOD: Duration = Duration::from_secs(1);
-/// The same as a multiple of the time that the first look and its load took. So a table that is written all the time is
-/// loaded at most a quarter of the time.
+/// The same as a multiple of the time that the first look and its load took. So a table that is written all the time
+/// is loaded at most a quarter of the time.
 const SOURCE_PAUSES: u32 = 3;
 /// Maximum time to list the files of a table.
 const LIST_TIME_MAX: Duration = Duration::from_secs(30);

@@ -105,7 +105,8 @@ pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
 
     /// Brings columns of a declared table to the GPU: those of these names, or all that it can keep. They are the last
     /// to give way. The columns of files or versions that the table does not have any more are forgotten. The future
-    /// ends when the columns are there, there is no room, or a versioned table has changed; dropping it ends the work.
+    /// ends when the columns are there, there is no room, or a versioned table has changed. Dropping it ends the
+    /// work.
     ///
     /// # Errors
     /// If the files cannot be read, or have too many columns.
