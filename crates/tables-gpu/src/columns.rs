@@ -554,6 +554,7 @@ impl Resident {
 #[cfg(test)]
 mod tests {
     use datafusion::arrow::array::{ArrayRef, StringArray};
+    use forebay_tables::TableName;
 
     use super::*;
     use crate::packed::Packer;
@@ -635,7 +636,11 @@ mod tests {
             let entry = Entry::new(State::Here(Arc::new(column)), used as u64);
             known.columns.insert(key(name), entry);
         }
-        let table = ("public".to_owned(), "t".to_owned());
+        let table = TableName {
+            catalog: "forebay".into(),
+            schema: "public".into(),
+            table: "t".into(),
+        };
         known.declare(&table, Some([key("declared")].into()));
         let here = |known: &Known| {
             let here = known.columns.iter();

@@ -10,7 +10,7 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
 use datafusion::object_store::path::Path as ObjectPath;
 use datafusion::physical_plan::ExecutionPlan;
-use forebay_tables::TableName;
+use forebay_tables::{TableName, VersionedScan};
 
 use crate::columns::{COLUMNS_MAX, ColumnKey, Columns, Known, Read, State};
 use crate::file_key::{FileKey, files};
@@ -33,7 +33,7 @@ pub(crate) const DECLARED_MAX: usize = if cfg!(test) { 64 } else { COLUMNS_MAX /
 /// A reason that does not apply to a session that waits until its columns are on the device.
 const LEFT_TO_CPU: &str = "a table is declared with gpu = off";
 
-/// The columns of declared tables, and the files that are left to the CPU.
+/// The columns of declared tables, and what is left to the CPU.
 #[derive(Debug, Default)]
 pub(crate) struct Declared {
     tables: HashMap<TableName, HashSet<ColumnKey>>,
@@ -83,21 +83,33 @@ impl Declared {
     }
 }
 
-/// The places of files that are left to the CPU, by the store and the path before a pattern.
+/// What is left to the CPU.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct LeftToCpu(HashMap<String, HashSet<ListingTableUrl>>);
+struct LeftToCpu {
+    /// Places of files, by the store and the path before a pattern.
+    places: HashMap<String, HashSet<ListingTableUrl>>,
+    /// Ids of versioned tables.
+    tables: HashSet<String>,
+}
 
 impl LeftToCpu {
-    fn new(files: Vec<ListingTableUrl>) -> LeftToCpu {
+    fn new(files: Vec<ListingTableUrl>, tables: HashSet<String>) -> LeftToCpu {
         let mut places: HashMap<String, HashSet<ListingTableUrl>> = HashMap::new();
         for url in files {
             let place = format!("{}{}", url.object_store().as_str(), url.prefix());
             places.entry(place).or_default().insert(url);
         }
-        LeftToCpu(places)
+        LeftToCpu { places, tables }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.places.is_empty() && self.tables.is_empty()
     }
 
     fn has(&self, file: &FileKey) -> bool {
+        if let (Some(_), Some(id)) = (file.number, &file.tag) {
+            return self.tables.contains(id);
+        }
         let Ok(path) = ObjectPath::parse(&file.path) else {
             return false;
         };
@@ -106,7 +118,7 @@ impl LeftToCpu {
         let ends = folders.map(|(index, _)| file.store.len() + index);
         let mut places = ends.chain([file.store.len(), all.len()]);
         places.any(|end| {
-            let urls = self.0.get(&all[..end]);
+            let urls = self.places.get(&all[..end]);
             urls.is_some_and(|urls| urls.iter().any(|url| url.contains(&path, false)))
         })
     }
@@ -149,15 +161,18 @@ impl Known {
     }
 }
 
+/// Files of a table, or its version.
+type Files = Vec<(FileKey, PartitionedFile)>;
+
 /// Files of a table, and the columns of them that are declared.
-type Found = (Source, Vec<(FileKey, PartitionedFile)>);
+type Found = (Source, Files);
 
 /// What a declared table brings, and an error if columns are left out.
 type ToBring = (Found, Result<(), Reason>);
 
 impl Columns {
     /// Brings columns of a declared table here: those of these names, or all that can be packed. Those without room
-    /// wait for the next call after a while.
+    /// wait for the next call after a while, and those of a versioned table that changes meanwhile for the next call.
     ///
     /// # Errors
     /// If a file cannot be read, or there are too many columns, or no room. The others are brought.
@@ -178,6 +193,9 @@ impl Columns {
             for columns in source.columns.chunks(COLUMNS_AT_ONCE) {
                 let part = (source.with_columns(columns.to_vec()), vec![file.clone()]);
                 let brought = self.bring_part(part, context).await;
+                if source.origin.has_changed() {
+                    return Ok(());
+                }
                 if brought.as_ref().is_err_and(|it| it.is(NO_ROOM)) {
                     // Nor is there for what is behind.
                     self.wait_with_missing(&source, &files);
@@ -214,17 +232,14 @@ impl Columns {
         names: Option<&HashSet<String>>,
         scan: &Arc<dyn ExecutionPlan>,
     ) -> Result<Option<ToBring>, Reason> {
-        let Some(scan) = file_scan(scan) else {
+        let Some((origin, mut found)) = origin(scan)? else {
             self.known.lock().declare(table, Some(HashSet::new()));
             return Ok(None);
         };
-        let mut found = files(scan)?;
         let left = Arc::clone(&self.known.lock().declared.left_to_cpu);
         found.retain(|(file, _)| !left.has(file));
-        // The files may be many, and only those that are brought are kept.
-        let without_files = FileScanConfigBuilder::from(scan.clone()).with_file_groups(Vec::new());
-        let origin = Origin::Files(Arc::new(without_files.build()));
-        let source = Source::of(origin, wanted(scan, names));
+        let columns = wanted(&origin, names);
+        let source = Source::of(origin, columns);
         let keys = found.iter().flat_map(|(file, _)| {
             let columns = source.columns.iter();
             columns.map(|column| Columns::key(file, &source, *column))
@@ -315,9 +330,10 @@ impl Columns {
         known.forget_files(gone);
     }
 
-    /// Leaves files to the CPU, and forgets the columns of those that were not left to it before.
-    pub(crate) fn leave_to_cpu(&self, files: Vec<ListingTableUrl>) {
-        let left = Arc::new(LeftToCpu::new(files));
+    /// Leaves files, and versioned tables by their ids, to the CPU. Forgets the columns of those that were not left
+    /// to it before.
+    pub(crate) fn leave_to_cpu(&self, files: Vec<ListingTableUrl>, tables: HashSet<String>) {
+        let left = Arc::new(LeftToCpu::new(files, tables));
         let mut known = self.known.lock();
         if *known.declared.left_to_cpu == *left {
             return;
@@ -327,11 +343,11 @@ impl Columns {
         known.columns.retain(|key, _| !is_new(&key.file));
     }
 
-    /// Returns whether one of the files is left to the CPU.
+    /// Returns whether one of the files or versions is left to the CPU.
     pub(crate) fn are_left_to_cpu(&self, reads: &[Read]) -> bool {
         let left = Arc::clone(&self.known.lock().declared.left_to_cpu);
         let mut files = reads.iter().flat_map(|(_, files)| files);
-        !left.0.is_empty() && files.any(|(file, _)| left.has(file))
+        !left.is_empty() && files.any(|(file, _)| left.has(file))
     }
 
     /// Checks that no table is left to the CPU. Only for sessions that do not wait until their columns are on the
@@ -374,9 +390,28 @@ pub(crate) fn file_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig
     scan.file_source.is::<ParquetSource>().then_some(scan)
 }
 
-/// Returns the indexes of columns of files: of those with these names, or of all that can be packed.
-fn wanted(scan: &FileScanConfig, names: Option<&HashSet<String>>) -> Vec<usize> {
-    let schema = scan.file_source.table_schema().file_schema();
+/// Returns where the rows of a declared table are from, and its files; `None` if it has none.
+///
+/// # Errors
+/// If the plan reads parts of files.
+fn origin(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<(Origin, Files)>, Reason> {
+    if let Some(scan) = plan.downcast_ref::<VersionedScan>() {
+        let origin = Origin::Table(Arc::clone(scan.table()));
+        let files = origin.files()?;
+        return Ok(Some((origin, files)));
+    }
+    let Some(scan) = file_scan(plan) else {
+        return Ok(None);
+    };
+    // The files may be many, and only those that are brought are kept.
+    let without_files = FileScanConfigBuilder::from(scan.clone()).with_file_groups(Vec::new());
+    let origin = Origin::Files(Arc::new(without_files.build()));
+    Ok(Some((origin, files(scan)?)))
+}
+
+/// Returns the indexes of columns of a table: of those with these names, or of all that can be packed.
+fn wanted(origin: &Origin, names: Option<&HashSet<String>>) -> Vec<usize> {
+    let schema = origin.own_schema();
     let fields = schema.fields().iter().enumerate();
     let wanted = fields.filter(|(_, field)| {
         let is_named = names.is_none_or(|names| names.contains(field.name()));

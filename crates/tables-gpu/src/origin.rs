@@ -93,6 +93,11 @@ impl Origin {
         bytes.sum()
     }
 
+    /// Returns whether this is a versioned table that has another version by now.
+    pub(crate) fn has_changed(&self) -> bool {
+        matches!(self, Origin::Table(table) if !table.is_current())
+    }
+
     /// Returns the path of the first file, or the name of the table or of the plan's operator.
     pub(crate) fn name(&self) -> String {
         match self {

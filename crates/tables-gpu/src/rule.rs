@@ -1,6 +1,6 @@
 //! The rule that gives fragments of plans to a device.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
@@ -465,8 +465,8 @@ impl GpuRule for Fragments {
         is_packable(data_type)
     }
 
-    fn leave_to_cpu(&self, files: Vec<ListingTableUrl>) {
-        self.0.leave_to_cpu(files);
+    fn leave_to_cpu(&self, files: Vec<ListingTableUrl>, tables: HashSet<String>) {
+        self.0.leave_to_cpu(files, tables);
     }
 
     fn bring<'a>(

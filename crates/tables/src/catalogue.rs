@@ -37,10 +37,12 @@ const DECLARED_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct Entry {
     /// What it is.
     pub(crate) kind: Kind,
-    /// The statement that made it. Of a managed table, the name of its folder.
+    /// The statement that made it. Of a managed table, the name of its folder; of one of a source, its id.
     pub(crate) definition: String,
     /// What it declares of GPUs.
     pub(crate) gpu: Option<Declaration>,
+    /// The user who declared a table of a source, and with whose rights it is read for GPUs.
+    pub(crate) user: Option<String>,
     /// The files of an external table, made at the first use.
     pub(crate) files: Arc<OnceCell<FileTable>>,
     /// A managed table, opened at the first use.
@@ -57,14 +59,20 @@ pub(crate) enum Kind {
     Managed,
     /// A query.
     View,
+    /// A table of the engine's [`Source`](crate::Source), which is here only while it declares something of GPUs.
+    Source,
 }
 
 type Schemas = BTreeMap<String, BTreeMap<String, Arc<Entry>>>;
+/// Tables of the source, by schema and name.
+type OfSource = BTreeMap<(String, String), Arc<Entry>>;
 
 /// The declared tables of all schemas.
 #[derive(Debug)]
 pub(crate) struct Catalogue {
     schemas: RwLock<Schemas>,
+    /// The tables of the source that declare something of GPUs. Locked after `schemas`.
+    of_source: RwLock<OfSource>,
     /// Number of changes so far.
     changes: AtomicU64,
     /// `None` if the catalogue is in memory only.
@@ -77,6 +85,8 @@ struct Saved {
     version: u32,
     schemas: Vec<String>,
     tables: Vec<SavedTable>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    of_source: Vec<SavedTable>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -87,6 +97,31 @@ struct SavedTable {
     definition: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gpu: Option<Declaration>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+}
+
+impl SavedTable {
+    fn new(schema: &str, name: &str, entry: &Entry) -> SavedTable {
+        SavedTable {
+            schema: schema.to_owned(),
+            name: name.to_owned(),
+            kind: entry.kind,
+            definition: entry.definition.clone(),
+            gpu: entry.gpu.clone(),
+            user: entry.user.clone(),
+        }
+    }
+
+    /// Returns the schema, the name and the table.
+    fn opened(self) -> (String, String, Arc<Entry>) {
+        let entry = Entry {
+            gpu: self.gpu,
+            user: self.user,
+            ..Entry::new(self.kind, self.definition)
+        };
+        (self.schema, self.name, Arc::new(entry))
+    }
 }
 
 impl Catalogue {
@@ -96,19 +131,23 @@ impl Catalogue {
     /// If the file cannot be read, is damaged, or of another version.
     pub(crate) fn open(folder: Option<&Path>) -> io::Result<Catalogue> {
         let mut schemas = Schemas::from([(PUBLIC.to_owned(), BTreeMap::new())]);
+        let mut of_source = OfSource::new();
         if let Some(saved) = folder.map(read).transpose()?.flatten() {
             for schema in saved.schemas {
                 schemas.entry(schema).or_default();
             }
             for table in saved.tables {
-                let mut entry = Entry::new(table.kind, table.definition);
-                entry.gpu = table.gpu;
-                let schema = schemas.entry(table.schema).or_default();
-                schema.insert(table.name, Arc::new(entry));
+                let (schema, name, entry) = table.opened();
+                schemas.entry(schema).or_default().insert(name, entry);
+            }
+            for table in saved.of_source {
+                let (schema, name, entry) = table.opened();
+                of_source.insert((schema, name), entry);
             }
         }
         Ok(Catalogue {
             schemas: RwLock::new(schemas),
+            of_source: RwLock::new(of_source),
             changes: AtomicU64::new(0),
             folder: folder.map(Path::to_owned),
         })
@@ -266,7 +305,7 @@ impl Catalogue {
         known: &Arc<Entry>,
         declaration: Option<Declaration>,
     ) -> Result<()> {
-        self.change(|schemas| {
+        self.change_all(|schemas, of_source| {
             let found = schemas.get_mut(schema).and_then(|it| it.get_mut(name));
             let Some(found) = found.filter(|found| Arc::ptr_eq(found, known)) else {
                 let message = format!("relation \"{name}\" was changed meanwhile");
@@ -278,7 +317,38 @@ impl Catalogue {
                 gpu: declaration,
                 ..Entry::clone(known)
             });
-            check_declared(schemas)
+            check_declared(schemas, of_source)
+        })
+    }
+
+    /// Sets a table of the source that declares something of GPUs; `None` if the table declares nothing.
+    ///
+    /// # Errors
+    /// If too much is declared, or the catalogue cannot be written.
+    pub(crate) fn declare_of_source(
+        &self,
+        schema: &str,
+        name: &str,
+        entry: Option<Entry>,
+    ) -> Result<()> {
+        self.change_all(|schemas, of_source| {
+            let key = (schema.to_owned(), name.to_owned());
+            match entry {
+                Some(entry) => of_source.insert(key, Arc::new(entry)),
+                None => of_source.remove(&key),
+            };
+            check_declared(schemas, of_source)
+        })
+    }
+
+    /// Ends the declaration of a table of the source.
+    ///
+    /// # Errors
+    /// If the catalogue cannot be written.
+    pub(crate) fn end_of_source(&self, ended: &Arc<Entry>) -> Result<()> {
+        self.change_all(|_, of_source| {
+            of_source.retain(|_, entry| !Arc::ptr_eq(entry, ended));
+            Ok(())
         })
     }
 
@@ -289,7 +359,11 @@ impl Catalogue {
             let tables = tables.iter().filter(|(_, entry)| entry.gpu.is_some());
             tables.map(|(name, entry)| (schema.clone(), name.clone(), Arc::clone(entry)))
         });
-        tables.collect()
+        let of_source = self.of_source.read();
+        let of_source = of_source
+            .iter()
+            .map(|((schema, name), entry)| (schema.clone(), name.clone(), Arc::clone(entry)));
+        tables.chain(of_source).collect()
     }
 
     /// Removes tables of this kind, all or none.
@@ -321,11 +395,20 @@ impl Catalogue {
 
     /// Makes a change and writes the catalogue. After an error, nothing is changed.
     fn change(&self, change: impl FnOnce(&mut Schemas) -> Result<()>) -> Result<()> {
+        self.change_all(|schemas, _| change(schemas))
+    }
+
+    /// Makes a change as [`Catalogue::change`] does, also of tables of the source.
+    fn change_all(
+        &self,
+        change: impl FnOnce(&mut Schemas, &mut OfSource) -> Result<()>,
+    ) -> Result<()> {
         let mut schemas = self.schemas.write();
-        let mut changed = schemas.clone();
-        change(&mut changed)?;
+        let mut of_source = self.of_source.write();
+        let (mut changed, mut changed_of_source) = (schemas.clone(), of_source.clone());
+        change(&mut changed, &mut changed_of_source)?;
         if let Some(folder) = &self.folder {
-            write(folder, &changed).map_err(|error| {
+            write(folder, &changed, &changed_of_source).map_err(|error| {
                 let message = format!(
                     "the catalogue in {} cannot be written: {error}",
                     folder.display()
@@ -334,13 +417,15 @@ impl Catalogue {
             })?;
         }
         *schemas = changed;
+        *of_source = changed_of_source;
         self.changes.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 }
 
-fn check_declared(schemas: &Schemas) -> Result<()> {
+fn check_declared(schemas: &Schemas, of_source: &OfSource) -> Result<()> {
     let entries = schemas.values().flat_map(BTreeMap::values);
+    let entries = entries.chain(of_source.values());
     let declared = entries.filter_map(|entry| entry.gpu.as_ref());
     let (count, bytes) =
         declared.fold((0, 0), |(count, bytes), it| (count + 1, bytes + it.bytes()));
@@ -360,9 +445,15 @@ impl Entry {
             kind,
             definition,
             gpu: None,
+            user: None,
             files: Arc::default(),
             managed: Arc::default(),
         }
+    }
+
+    /// Returns whether GPUs leave the table to the CPU.
+    pub(crate) fn is_off(&self) -> bool {
+        self.gpu == Some(Declaration::Off)
     }
 }
 
@@ -401,23 +492,19 @@ fn read(folder: &Path) -> io::Result<Option<Saved>> {
 }
 
 /// Writes the catalogue in one step: after a power failure, the old or the new one is there.
-fn write(folder: &Path, schemas: &Schemas) -> io::Result<()> {
-    let table = |schema: &str, name: &str, entry: &Entry| SavedTable {
-        schema: schema.to_owned(),
-        name: name.to_owned(),
-        kind: entry.kind,
-        definition: entry.definition.clone(),
-        gpu: entry.gpu.clone(),
-    };
+fn write(folder: &Path, schemas: &Schemas, of_source: &OfSource) -> io::Result<()> {
     let tables = schemas.iter().flat_map(|(schema, tables)| {
         tables
             .iter()
-            .map(move |(name, entry)| table(schema, name, entry))
+            .map(move |(name, entry)| SavedTable::new(schema, name, entry))
     });
+    let of_source = of_source.iter();
+    let of_source = of_source.map(|((schema, name), entry)| SavedTable::new(schema, name, entry));
     let saved = Saved {
         version: VERSION,
         schemas: schemas.keys().cloned().collect(),
         tables: tables.collect(),
+        of_source: of_source.collect(),
     };
     fs::create_dir_all(folder)?;
     let mut file = NamedTempFile::new_in(folder)?;
@@ -474,6 +561,45 @@ mod tests {
                 .schema_names(),
             ["public"]
         );
+    }
+
+    #[test]
+    fn declarations_of_tables_of_a_source_are_kept() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let open = || Catalogue::open(Some(folder.path())).expect("readable");
+        let of_source = |gpu| Entry {
+            gpu: Some(gpu),
+            user: Some("ada".to_owned()),
+            ..Entry::new(Kind::Source, "an id".to_owned())
+        };
+        let declare = |catalogue: &Catalogue, gpu: Option<Declaration>| {
+            catalogue.declare_of_source("shop", "items", gpu.map(of_source))
+        };
+        let catalogue = open();
+        declare(&catalogue, Some(Declaration::Off)).expect("room");
+        let long = Declaration::Columns(vec!["a".repeat(DECLARED_BYTES_MAX + 1)]);
+        let many = declare(&catalogue, Some(long)).expect_err("too long");
+        assert_eq!(many.code, Code::LimitExceeded);
+        let (schema, name, before) = open().declared().remove(0);
+        assert_eq!((&*schema, &*name, before.is_off()), ("shop", "items", true));
+        assert_eq!(
+            (before.kind, &*before.definition, before.user.as_deref()),
+            (Kind::Source, "an id", Some("ada"))
+        );
+        // It makes no schema.
+        assert!(!catalogue.has_schema("shop"));
+        let (_, _, first) = catalogue.declared().remove(0);
+        declare(&catalogue, Some(Declaration::On)).expect("room");
+        // It is another declaration by now.
+        catalogue.end_of_source(&first).expect("room");
+        let (_, _, second) = open().declared().remove(0);
+        assert_eq!(second.gpu, Some(Declaration::On));
+        let (_, _, second) = catalogue.declared().remove(0);
+        catalogue.end_of_source(&second).expect("room");
+        assert!(open().declared().is_empty());
+        declare(&catalogue, Some(Declaration::On)).expect("room");
+        declare(&catalogue, None).expect("room");
+        assert!(open().declared().is_empty());
     }
 
     fn named(table: &str) -> ResolvedTableReference {

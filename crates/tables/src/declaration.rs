@@ -24,9 +24,10 @@ use crate::engine::Shared;
 use crate::error::{Code, Result, SqlError};
 use crate::managed::described;
 use crate::parse::{failed, folded};
+use crate::provider::DATABASE;
 use crate::rows::Running;
 use crate::session::{Outcome, Session};
-use crate::source::as_user;
+use crate::source::{Source, as_user, id_of, this_user};
 use crate::types::type_name;
 use crate::{ddl, provider};
 
@@ -239,15 +240,17 @@ impl AlterTable {
         shared: &Arc<Shared>,
         name: &ResolvedTableReference,
     ) -> Result<Option<SqlError>> {
+        if let Some(source) = source_of(shared, name) {
+            return self.run_on_source(shared, source, name).await;
+        }
         ddl::check_database(name)?;
         let Some(entry) = shared.catalogue.table(&name.schema, &name.table) else {
             let is_there = state
                 .schema_for_ref(name.clone())
                 .is_ok_and(|schema| schema.table_exist(&name.table));
-            return match (is_there, self.if_exists) {
-                (true, _) => Err(undeclared(&name.table)),
-                (false, true) => Ok(Some(ddl::skipping(no_relation(&name.table)))),
-                (false, false) => Err(no_relation(&name.table)),
+            return match is_there {
+                true => Err(undeclared(&name.table)),
+                false => self.without_table(&name.table),
             };
         };
         if entry.kind == Kind::View {
@@ -255,7 +258,7 @@ impl AlterTable {
             return Err(SqlError::new(Code::WrongObjectType, message)
                 .with_hint("declare the tables that it reads"));
         }
-        let brings = !matches!(self.declaration, None | Some(Declaration::Off));
+        let brings = self.brings();
         if brings {
             let table = provider::declared(shared, &name.table, &entry).await?;
             let file_columns = file_columns(shared, &entry, (&name.table, &*table)).await?;
@@ -266,10 +269,74 @@ impl AlterTable {
         shared
             .catalogue
             .declare(&name.schema, &name.table, &entry, self.declaration)?;
-        leave_to_cpu(shared);
-        shared.declared.wake();
-        Ok((brings && !shared.has_gpu()).then(without_gpu))
+        Ok(follow(shared, brings))
     }
+
+    /// Changes a table of the source. Returns what the client is told.
+    async fn run_on_source(
+        self,
+        shared: &Shared,
+        source: &dyn Source,
+        name: &ResolvedTableReference,
+    ) -> Result<Option<SqlError>> {
+        let user = this_user();
+        let table = source
+            .table(user.as_deref(), &name.schema, &name.table)
+            .await?;
+        let Some(table) = table else {
+            return self.without_table(&name.table);
+        };
+        let scan = table.scan(shared.base(), None, &[], None).await?;
+        let id = id_of(&scan).ok_or_else(|| {
+            let message = format!("a GPU cannot keep columns of \"{}\"", name.table);
+            SqlError::new(Code::FeatureNotSupported, message)
+        })?;
+        if let Some(Declaration::Columns(columns)) = &self.declaration {
+            let count = table.schema().fields().len();
+            check(shared, columns, (&name.table, &*table), count)?;
+        }
+        let brings = self.brings();
+        let entry = self.declaration.map(|gpu| Entry {
+            gpu: Some(gpu),
+            user,
+            ..Entry::new(Kind::Source, id.to_owned())
+        });
+        shared
+            .catalogue
+            .declare_of_source(&name.schema, &name.table, entry)?;
+        Ok(follow(shared, brings))
+    }
+
+    /// Returns whether columns are brought to GPUs.
+    fn brings(&self) -> bool {
+        !matches!(self.declaration, None | Some(Declaration::Off))
+    }
+
+    /// Returns what the client is told if there is no table.
+    fn without_table(&self, name: &str) -> Result<Option<SqlError>> {
+        match self.if_exists {
+            true => Ok(Some(ddl::skipping(no_relation(name)))),
+            false => Err(no_relation(name)),
+        }
+    }
+}
+
+/// Returns the source, if a name is that of one of its tables.
+fn source_of<'s>(shared: &'s Shared, name: &ResolvedTableReference) -> Option<&'s dyn Source> {
+    let source = shared.source.as_deref()?;
+    let is_of = match &*name.catalog {
+        // A schema that was created hides that of the source.
+        DATABASE => !shared.catalogue.has_schema(&name.schema) && source.has_schema(&name.schema),
+        other => other == source.name(),
+    };
+    is_of.then_some(source)
+}
+
+/// Lets GPUs follow the catalogue. Returns what the client is told.
+fn follow(shared: &Shared, brings: bool) -> Option<SqlError> {
+    leave_to_cpu(shared);
+    shared.declared.wake();
+    (brings && !shared.has_gpu()).then(without_gpu)
 }
 
 fn no_relation(name: &str) -> SqlError {

@@ -1,10 +1,10 @@
 //! Tables that are declared for GPUs: brought to them when they are declared, when the server starts, and after each
 //! change. Each table has a task of its own, which ends with the declaration.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::iter::repeat_n;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::listing::ListingTableUrl;
@@ -22,8 +22,10 @@ use crate::engine::Shared;
 use crate::error::{Code, Result, SqlError};
 use crate::gpu::TableName;
 use crate::parse::{Body, parse};
+use crate::provider::DATABASE;
 use crate::read_ahead::advised;
 use crate::rows::Running;
+use crate::source::id_of;
 use crate::{managed, provider};
 
 /// Time after which it is looked whether files of a declared table have changed, and whether columns that gave way are
@@ -33,6 +35,11 @@ const CHECK_PERIOD: Duration = Duration::from_secs(10);
 const ERROR_PERIOD_MAX: Duration = Duration::from_secs(300);
 /// Time between two looks at a table, however often tables change.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Minimum time between two looks at a table of the source, which changes without notice.
+const SOURCE_PERIOD: Duration = Duration::from_secs(1);
+/// The same as a multiple of the time that the first look and its load took. So a table that is written all the time
+/// is loaded at most a quarter of the time.
+const SOURCE_PAUSES: u32 = 3;
 /// Maximum time to list the files of a table.
 const LIST_TIME_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of tables whose files are listed at once, and of listings that hang besides them.
@@ -72,8 +79,8 @@ impl Declared {
     }
 }
 
-/// Tells GPUs which files they leave to the CPU, if the catalogue has changed. Blocks. If another call hangs, the next
-/// one tells them.
+/// Tells GPUs which files and tables they leave to the CPU, if the catalogue has changed. Blocks. If another call
+/// hangs, the next one tells them.
 pub(crate) fn leave_to_cpu(shared: &Shared) {
     let Some(mut told) = shared.declared.told.try_lock_for(TELL_TIME_MAX) else {
         return;
@@ -82,14 +89,16 @@ pub(crate) fn leave_to_cpu(shared: &Shared) {
     if !shared.has_gpu() || *told == Some(changes) {
         return;
     }
-    let mut files = Vec::new();
-    for (_, name, entry) in shared.catalogue.declared() {
-        if entry.gpu == Some(Declaration::Off) {
-            match locations(shared, &entry) {
-                Ok(locations) => files.extend(locations),
-                Err(error) => {
-                    tracing::warn!(table = name, %error, "a GPU may read a table with gpu = off");
-                }
+    let (mut files, mut tables) = (Vec::new(), HashSet::new());
+    let declared = shared.catalogue.declared().into_iter();
+    for (_, name, entry) in declared.filter(|(.., entry)| entry.is_off()) {
+        if entry.kind == Kind::Source {
+            tables.insert(entry.definition.clone());
+        }
+        match locations(shared, &entry) {
+            Ok(locations) => files.extend(locations),
+            Err(error) => {
+                tracing::warn!(table = name, %error, "a GPU may read a table with gpu = off");
             }
         }
     }
@@ -102,7 +111,7 @@ pub(crate) fn leave_to_cpu(shared: &Shared) {
         files.truncate(PLACES_MAX);
     }
     for rule in &shared.gpu_rules {
-        rule.leave_to_cpu(files.clone());
+        rule.leave_to_cpu(files.clone(), tables.clone());
     }
     *told = Some(changes);
 }
@@ -121,6 +130,7 @@ fn locations(shared: &Shared, entry: &Entry) -> Result<Vec<ListingTableUrl>> {
                 _ => Vec::new(),
             }
         }
+        Kind::Source => Vec::new(),
     };
     let parsed = locations.iter().map(ListingTableUrl::parse);
     Ok(parsed.collect::<datafusion::error::Result<_>>()?)
@@ -155,7 +165,7 @@ impl Followed {
     fn has_ended(&mut self, name: &TableName) -> bool {
         let ended = self.task.try_join_next();
         if let Some(Err(error)) = &ended {
-            tracing::error!(table = name.1, %error, "a declared table is not followed for a while");
+            tracing::error!(table = %name.table, %error, "a declared table is not followed for a while");
         }
         ended.is_some()
     }
@@ -187,12 +197,22 @@ fn subscribed(shared: &Weak<Shared>) -> Option<watch::Receiver<()>> {
 }
 
 async fn follow_declared(shared: &Arc<Shared>, followed: &mut BTreeMap<TableName, Followed>) {
-    let mut declared = BTreeMap::new();
-    for (schema, table, entry) in shared.catalogue.declared() {
-        if entry.gpu != Some(Declaration::Off) {
-            declared.insert((schema, table), entry);
-        }
-    }
+    let declared = shared.catalogue.declared().into_iter();
+    let declared = declared.filter_map(|(schema, table, entry)| {
+        let database = match entry.kind {
+            // One that is gone ends its declaration, also if it is `off` or there is no GPU.
+            Kind::Source => shared.source.as_ref()?.name(),
+            _ if entry.is_off() || !shared.has_gpu() => return None,
+            _ => DATABASE,
+        };
+        let name = TableName {
+            catalog: database.into(),
+            schema: schema.into(),
+            table: table.into(),
+        };
+        Some((name, entry))
+    });
+    let declared: BTreeMap<TableName, Arc<Entry>> = declared.collect();
     let is_ended = |name: &TableName, it: &mut Followed| {
         let entry = declared.get(name);
         it.has_ended(name) || !entry.is_some_and(|entry| Arc::ptr_eq(entry, &it.entry))
@@ -203,7 +223,8 @@ async fn follow_declared(shared: &Arc<Shared>, followed: &mut BTreeMap<TableName
         ended.task.shutdown().await;
     }
     // Each time: work that blocks may have declared a table again after its task had ended.
-    let names: BTreeSet<TableName> = declared.keys().cloned().collect();
+    let kept = declared.iter().filter(|(_, entry)| !entry.is_off());
+    let names: BTreeSet<TableName> = kept.map(|(name, _)| name.clone()).collect();
     for rule in &shared.gpu_rules {
         rule.retain_declared(&names);
     }
@@ -236,6 +257,7 @@ async fn follow(shared: Weak<Shared>, name: TableName, entry: Arc<Entry>) {
     let (mut brought, mut told, mut period) = (None, None, CHECK_PERIOD);
     while let Some(here) = shared.upgrade() {
         changes.mark_unchanged();
+        let began = Instant::now();
         let result = bring(&here, (&name, &entry), &mut brought).await;
         period = match brought.is_some() {
             true => CHECK_PERIOD,
@@ -248,17 +270,20 @@ async fn follow(shared: Weak<Shared>, name: TableName, entry: Arc<Entry>) {
             Err(error) => {
                 let reason = Some(error.to_string());
                 if told != reason {
-                    tracing::warn!(table = name.1, %error, "a declared table is not brought to the GPU");
+                    tracing::warn!(table = %name.table, %error, "a declared table is not brought to the GPU");
                 }
                 told = reason;
             }
         }
         drop(here);
+        // The time until the load had its turn counts, too.
+        let of_source = SOURCE_PERIOD.max(began.elapsed() * SOURCE_PAUSES);
         sleep(PAUSE).await;
         match entry.kind {
+            Kind::Source if brought.is_some() => sleep(of_source).await,
             Kind::Managed => drop(timeout(period, changes.changed()).await),
             // Files change without notice.
-            Kind::External | Kind::View => sleep(period).await,
+            Kind::External | Kind::View | Kind::Source => sleep(period).await,
         }
     }
 }
@@ -320,7 +345,7 @@ async fn scan(
         Ok(planned) => planned?,
         Err(_) => {
             tracing::warn!(
-                table = name.1,
+                table = %name.table,
                 "files of a declared table are not listed for long"
             );
             running.end().await?
@@ -335,10 +360,19 @@ async fn scan(
 async fn planned(
     shared: &Arc<Shared>,
     name: &TableName,
-    entry: &Entry,
+    entry: &Arc<Entry>,
     brought: Option<Brought>,
 ) -> Result<Option<Scan>> {
-    let table = provider::declared(shared, &name.1, entry).await?;
+    let table = match (entry.kind, &shared.source) {
+        (Kind::Source, Some(source)) => {
+            let user = entry.user.as_deref();
+            source.table(user, &name.schema, &name.table).await?
+        }
+        _ => Some(provider::declared(shared, &name.table, entry).await?),
+    };
+    let Some(table) = table else {
+        return ended(shared, entry);
+    };
     let now = Brought {
         version: managed::last_version(&*table)?,
         table: Arc::downgrade(&table),
@@ -348,5 +382,18 @@ async fn planned(
         return Ok(None);
     }
     let scan = table.scan(shared.base(), None, &[], None).await?;
-    Ok(Some((now, advised(scan)?)))
+    if entry.kind == Kind::Source && id_of(&scan) != Some(&*entry.definition) {
+        return ended(shared, entry);
+    }
+    match shared.has_gpu() && !entry.is_off() {
+        true => Ok(Some((now, advised(scan)?))),
+        false => Ok(None),
+    }
+}
+
+/// Ends the declaration of a table of the source that is gone, or another one by now. Returns that it has no scan.
+fn ended(shared: &Shared, entry: &Arc<Entry>) -> Result<Option<Scan>> {
+    shared.catalogue.end_of_source(entry)?;
+    shared.declared.wake();
+    Ok(None)
 }

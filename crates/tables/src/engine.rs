@@ -172,7 +172,7 @@ impl Tables {
         let state = state.map_err(io::Error::other)?;
         let is_first = shared.base.set(state).is_ok();
         debug_assert!(is_first, "only this function sets the state");
-        if shared.has_gpu() {
+        if shared.has_gpu() || shared.source.is_some() {
             runtime.spawn(declared::keep(Arc::downgrade(&shared)));
         }
         Ok(Arc::new(Tables {

@@ -1,12 +1,13 @@
 //! Rules that give parts of plans to GPUs: what sessions choose, and what the rules report.
 
 use std::any::Any;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use datafusion::arrow::datatypes::DataType;
+use datafusion::common::ResolvedTableReference;
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
 use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::error::{DataFusionError, Result};
@@ -53,8 +54,8 @@ pub struct GpuFigures {
     pub disk_bytes: u64,
 }
 
-/// The schema and the name of a table.
-pub type TableName = (String, String);
+/// The database, the schema and the name of a table.
+pub type TableName = ResolvedTableReference;
 
 /// A column of a file that a GPU reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,12 +99,14 @@ pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
     /// Returns whether columns of a type can be kept for the GPU.
     fn keeps(&self, data_type: &DataType) -> bool;
 
-    /// Leaves these files to the CPU if the session lets the server choose. Replaces those of the last call.
-    fn leave_to_cpu(&self, files: Vec<ListingTableUrl>);
+    /// Leaves these files, and the versioned tables with these ids, to the CPU if the session lets the server choose.
+    /// Replaces those of the last call.
+    fn leave_to_cpu(&self, files: Vec<ListingTableUrl>, tables: HashSet<String>);
 
     /// Brings columns of a declared table to the GPU: those of these names, or all that it can keep. They are the last
-    /// to give way. The columns of files that the table does not have any more are forgotten. The future ends when the
-    /// columns are there, or there is no room; dropping it ends the work.
+    /// to give way. The columns of files or versions that the table does not have any more are forgotten. The future
+    /// ends when the columns are there, there is no room, or a versioned table has changed. Dropping it ends the
+    /// work.
     ///
     /// # Errors
     /// If the files cannot be read, or have too many columns.

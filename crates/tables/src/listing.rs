@@ -13,6 +13,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use tokio::time::timeout;
 
+use crate::catalogue::Kind;
 use crate::engine::{Shared, Tables};
 use crate::error::Result;
 use crate::provider::Catalogs;
@@ -32,15 +33,15 @@ pub struct TableStatus {
     pub is_view: bool,
     /// What it declares of GPUs: `on`, `off`, or names of columns.
     pub gpu: Option<String>,
-    /// Number of rows; `None` if its files do not tell, as those of CSV, or it is a view.
+    /// Number of rows; `None` if its files do not tell, as those of CSV, or it is a view or of the source.
     pub rows: Option<u64>,
-    /// Bytes of its files; `None` if they could not be listed.
+    /// Bytes of its files; `None` if they could not be listed, or it is of the source.
     pub bytes: Option<u64>,
 }
 
 impl Tables {
     /// Returns the first `limit` tables, in the order of their names, and the number of those left out. Tables of the
-    /// engine's [`Source`](crate::Source) are none of them.
+    /// engine's [`Source`](crate::Source) are the last, and only those that declare something of GPUs.
     ///
     /// # Errors
     /// If listing fails because of a defect.
@@ -61,7 +62,11 @@ async fn listed(shared: &Arc<Shared>, limit: usize) -> (Vec<TableStatus>, usize)
         }
     }
     names.sort_by(|one, other| (&one.0, &one.1).cmp(&(&other.0, &other.1)));
-    let left_out = names.len().saturating_sub(limit);
+    let declared = shared.catalogue.declared().into_iter();
+    let has_source = shared.source.is_some();
+    let of_source = declared.filter(|(.., entry)| has_source && entry.kind == Kind::Source);
+    let of_source: Vec<_> = of_source.collect();
+    let left_out = (names.len() + of_source.len()).saturating_sub(limit);
     let mut found = Vec::new();
     for (schema, name, provider) in names.into_iter().take(limit) {
         let measured = timeout(TABLE_TIME_MAX, measured(shared.base(), &*provider, &name)).await;
@@ -74,6 +79,16 @@ async fn listed(shared: &Arc<Shared>, limit: usize) -> (Vec<TableStatus>, usize)
             is_view,
             rows,
             bytes,
+        });
+    }
+    for (schema, name, entry) in of_source.into_iter().take(limit - found.len()) {
+        found.push(TableStatus {
+            gpu: entry.gpu.as_ref().map(ToString::to_string),
+            schema,
+            name,
+            is_view: false,
+            rows: None,
+            bytes: None,
         });
     }
     (found, left_out)

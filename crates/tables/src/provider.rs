@@ -275,6 +275,9 @@ pub(crate) async fn declared(
                 )),
             }
         }
+        Kind::Source => Err(DataFusionError::Internal(
+            "the catalogue has no table of a source".to_owned(),
+        )),
     }
 }
 

@@ -115,12 +115,16 @@ impl Listed {
 
     /// Returns the schemas and names of tables that declare something of GPUs, and what they do.
     pub(crate) fn declared(&self) -> Vec<(String, String, String)> {
-        let shared = self.shared.upgrade();
-        let declared = shared.map_or_else(Vec::new, |shared| shared.catalogue.declared());
-        let declared = declared.into_iter();
-        let of = |(schema, table, entry): (_, _, Arc<Entry>)| {
-            Some((schema, table, entry.gpu.as_ref()?.to_string()))
+        let Some(shared) = self.shared.upgrade() else {
+            return Vec::new();
         };
+        let of = |(schema, table, entry): (String, _, Arc<Entry>)| {
+            // A schema that was created hides that of the source.
+            let is_hidden = entry.kind == Kind::Source && shared.catalogue.has_schema(&schema);
+            let gpu = entry.gpu.as_ref().filter(|_| !is_hidden)?;
+            Some((schema, table, gpu.to_string()))
+        };
+        let declared = shared.catalogue.declared().into_iter();
         declared.filter_map(of).collect()
     }
 
@@ -130,7 +134,7 @@ impl Listed {
         let entry = shared.catalogue.table(&relation.schema, &relation.name)?;
         match entry.kind {
             Kind::View => view_query(&entry.definition),
-            Kind::External | Kind::Managed => None,
+            Kind::External | Kind::Managed | Kind::Source => None,
         }
     }
 }

@@ -7,10 +7,12 @@ use async_trait::async_trait;
 use datafusion::catalog::{CatalogProvider, SchemaProvider, TableProvider};
 use datafusion::error::Result;
 use datafusion::optimizer::OptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use crate::planned;
+use crate::versioned::VersionedScan;
 
 tokio::task_local! {
     /// The user whose statement is planned or runs.
@@ -30,8 +32,15 @@ pub(crate) fn of_this_user<T: 'static>(work: BoxFuture<'static, T>) -> BoxFuture
     }
 }
 
-fn this_user() -> Option<String> {
+/// Returns the user whose statement is planned or runs.
+pub(crate) fn this_user() -> Option<String> {
     USER.try_with(Clone::clone).ok()
+}
+
+/// Returns the id of the table of a source that a plan scans; `None` if GPUs cannot keep the table's columns.
+pub(crate) fn id_of(scan: &Arc<dyn ExecutionPlan>) -> Option<&str> {
+    let scan = scan.downcast_ref::<VersionedScan>()?;
+    Some(&scan.table().version().id)
 }
 
 /// Tables that need no declaration. `documents.shop.names` is the table `names` in the schema `shop` of the source

@@ -257,3 +257,42 @@ def test_each_run_of_a_prepared_statement_needs_the_role(tmp_path):
             assert rows(sql, "EXECUTE named") == [("x",)]
     finally:
         server.stop()
+
+
+def test_collections_are_declared_for_gpus(tmp_path):
+    options = """SELECT reloptions FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE nspname = 'shop' AND relname = 'items'"""
+    told = []
+    server = start_tables("--data", str(tmp_path))
+    with pymongo.MongoClient(server.uri) as client, psycopg.connect(server.sql, autocommit=True) as sql:
+        sql.add_notice_handler(lambda it: told.append((it.severity, it.message_primary)))
+        client.shop.items.insert_many([{"_id": n, "n": n, "Kind": "ab"[n % 2]} for n in range(10)])
+        assert rows(sql, options) == [(None,)]
+        sql.execute("ALTER TABLE shop.items SET (gpu = 'n, \"Kind\"')")
+        ((severity, message),) = told
+        assert severity == "WARNING" and message.startswith("this server has no GPU")
+        assert rows(sql, options) == [(['gpu=n, "Kind"'],)]
+        for statement, error in [
+            ("ALTER TABLE shop.items SET (gpu = kind)", errors.UndefinedColumn),
+            ("ALTER TABLE shop.missing SET (gpu = on)", errors.UndefinedTable),
+        ]:
+            with pytest.raises(error):
+                sql.execute(statement)
+    server.stop()
+    server = start_tables("--data", str(tmp_path))
+    with pymongo.MongoClient(server.uri) as client, psycopg.connect(server.sql, autocommit=True) as sql:
+        assert rows(sql, options) == [(['gpu=n, "Kind"'],)]
+        sql.execute("ALTER TABLE documents.shop.items SET (gpu = off)")
+        assert rows(sql, options) == [(["gpu=off"],)]
+        sql.execute("ALTER TABLE shop.items RESET (gpu)")
+        assert rows(sql, options) == [(None,)]
+        sql.execute("ALTER TABLE shop.items SET (gpu)")
+        # Another collection with this name declares nothing, as the server finds when it looks.
+        client.shop.items.drop()
+        client.shop.items.insert_one({"_id": 1})
+    server.stop()
+    server = start_tables("--data", str(tmp_path))
+    with psycopg.connect(server.sql, autocommit=True) as sql:
+        until(lambda: rows(sql, options) == [(None,)])
+        assert rows(sql, "SELECT count(*) FROM shop.items") == [(1,)]
+    server.stop()

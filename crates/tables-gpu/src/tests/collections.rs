@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use bson::{Document, RawDocumentBuf, doc};
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
@@ -10,13 +11,14 @@ use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
-use forebay_documents::{ClientContext, Command, Documents, Rights};
-use forebay_tables::{Code, TableVersion, VersionedTable, parse};
+use forebay_documents::{ClientContext, Command, Documents, Namespace, Rights};
+use forebay_tables::{Code, TableVersion, VersionedScan, VersionedTable, parse};
 use forebay_tables_documents::{Clients, Collections};
 use futures_util::future::BoxFuture;
 
+use super::declared::{AUTO, assert_ran, failed, plan, table, until};
 use super::emulated;
-use super::sessions::{Fixture, ON, lines, rows};
+use super::sessions::{Fixture, ON, done, lines, rows};
 use crate::column::Column;
 use crate::columns::{Columns, State};
 use crate::fragment::Source;
@@ -70,6 +72,16 @@ impl Shop {
         }
     }
 
+    /// Returns the same documents with an engine of SQL that has just started.
+    fn started_again(&self) -> Shop {
+        let documents = Arc::clone(&self.documents);
+        let source = Collections::new(Arc::clone(&documents), Box::new(Everyone));
+        Shop {
+            fixture: self.fixture.started_with_source(Arc::new(source)),
+            documents,
+        }
+    }
+
     async fn run(&self, mut command: Document) {
         command.insert("$db", "shop");
         let body = RawDocumentBuf::try_from(&command).expect("a command");
@@ -110,6 +122,29 @@ impl Shop {
         assert_eq!(found, wanted, "{query}");
         let plan = rows(&mut with, &format!("EXPLAIN ANALYZE {query}")).await;
         (found, plan.expect(query).join("\n"))
+    }
+
+    /// Waits until declared columns of these names are here, and no others, of the version that the collection has.
+    async fn until_here(&self, names: &[&str]) {
+        let (namespace, began) = (Namespace::new("shop", "items"), Instant::now());
+        loop {
+            let version = self.documents.version(&namespace).map(|it| it.1);
+            let mut found: Vec<String> = {
+                let known = self.fixture.columns.known.lock();
+                let here = known.columns.iter().filter(|(key, entry)| {
+                    let is_here = matches!(entry.state, State::Here(_));
+                    is_here && known.declared.has(key) && key.file.number == version
+                });
+                here.map(|(key, _)| key.names().1).collect()
+            };
+            found.sort();
+            if found == names {
+                return;
+            }
+            let is_late = began.elapsed() > Duration::from_secs(60);
+            assert!(!is_late, "{found:?}, not {names:?}");
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Returns the columns that are here, in the order of their addresses.
@@ -254,6 +289,134 @@ async fn each_run_of_a_prepared_statement_needs_the_rights() {
     }
 }
 
+const OF_KINDS: &str = "SELECT kind, count(*), sum(n) FROM shop.items WHERE n > 10 GROUP BY kind";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn declared_collections_come_without_a_query_and_follow_writes() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let shop = Shop::new();
+    shop.insert(0..300).await;
+    let mut session = shop.fixture.session(AUTO).await;
+    done(&mut session, "ALTER TABLE shop.items SET (gpu = 'N, kind')").await;
+    assert_eq!(session.take_notices(), []);
+    shop.until_here(&["kind", "n"]).await;
+    assert_ran(&plan(&shop.fixture, AUTO, OF_KINDS).await);
+    let update = doc! { "q": { "kind": "a" }, "u": { "$inc": { "n": 1 } }, "multi": true };
+    shop.run(doc! { "update": "items", "updates": [update] })
+        .await;
+    shop.until_here(&["kind", "n"]).await;
+    // Those of the version before are forgotten.
+    assert_eq!(shop.here().len(), 2);
+    assert_ran(&plan(&shop.fixture, AUTO, OF_KINDS).await);
+    let again = shop.started_again();
+    again.until_here(&["kind", "n"]).await;
+    assert_ran(&plan(&again.fixture, AUTO, OF_KINDS).await);
+    done(
+        &mut session,
+        "ALTER TABLE documents.shop.items SET (gpu = on)",
+    )
+    .await;
+    let all = ["_id", "at", "document", "kind", "n", "ok", "price"];
+    shop.until_here(&all).await;
+    done(&mut session, "ALTER TABLE shop.items RESET (gpu)").await;
+    until(&shop.fixture, &[]).await;
+    assert_eq!(shop.here().len(), 0);
+}
+
+/// Returns the sorted lines of the options of tables.
+async fn options(shop: &Shop) -> Vec<String> {
+    let mut session = shop.fixture.session(AUTO).await;
+    let query = "SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL";
+    rows(&mut session, query).await.expect(query)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_declaration_ends_with_its_collection() {
+    let shop = Shop::new();
+    let mut session = shop.fixture.session(AUTO).await;
+    for is_made_again in [true, false] {
+        shop.insert(0..10).await;
+        done(&mut session, "ALTER TABLE shop.items SET (gpu = n)").await;
+        shop.until_here(&["n"]).await;
+        let listed = options(&shop).await;
+        assert!(listed.iter().any(|it| it.contains("gpu=n")), "{listed:?}");
+        shop.run(doc! { "drop": "items" }).await;
+        if is_made_again {
+            shop.insert(0..10).await;
+        }
+        until(&shop.fixture, &[]).await;
+        if !is_made_again {
+            shop.insert(0..10).await;
+        }
+        let listed = options(&shop).await;
+        assert!(!listed.iter().any(|it| it.contains("gpu=n")), "{listed:?}");
+        shop.run(doc! { "drop": "items" }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn collections_that_are_off_are_left_to_the_cpu() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let shop = Shop::new();
+    shop.insert(0..300).await;
+    let mut session = shop.fixture.session(AUTO).await;
+    done(&mut session, "ALTER TABLE shop.items SET (gpu = 'n, kind')").await;
+    shop.until_here(&["kind", "n"]).await;
+    done(&mut session, "ALTER TABLE shop.items SET (gpu = off)").await;
+    until(&shop.fixture, &[]).await;
+    assert_eq!(shop.here().len(), 0);
+    let off = "a table is declared with gpu = off";
+    let found = plan(&shop.fixture, AUTO, OF_KINDS).await;
+    assert!(found.contains(off), "{found}");
+    // A session that asks for it has it.
+    assert_ran(&plan(&shop.fixture, ON, OF_KINDS).await);
+    let found = plan(&shop.started_again().fixture, AUTO, OF_KINDS).await;
+    assert!(found.contains(off), "{found}");
+    // Another collection of this name is not off.
+    shop.run(doc! { "drop": "items" }).await;
+    shop.insert(0..300).await;
+    let found = plan(&shop.fixture, AUTO, OF_KINDS).await;
+    assert!(!found.contains(off), "{found}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_declared_of_collections_is_told() {
+    let shop = Shop::new();
+    shop.insert(0..10).await;
+    let mut session = shop.fixture.session(AUTO).await;
+    for (table, value, code) in [
+        ("shop.items", "nothing", Code::UndefinedColumn),
+        ("shop.items", "'\"N\"'", Code::UndefinedColumn),
+        ("shop.nothing", "on", Code::UndefinedTable),
+        ("documents.shop.nothing", "on", Code::UndefinedTable),
+        ("documents.nothing.items", "off", Code::UndefinedTable),
+        ("nothing.shop.items", "on", Code::InvalidCatalogName),
+    ] {
+        let text = format!("ALTER TABLE {table} SET (gpu = {value})");
+        assert_eq!(failed(&mut session, &text).await, code, "{text}");
+    }
+    done(
+        &mut session,
+        "ALTER TABLE IF EXISTS shop.nothing SET (gpu = on)",
+    )
+    .await;
+    assert_eq!(session.take_notices().len(), 1);
+    // A schema that was made hides the collections.
+    done(&mut session, "CREATE SCHEMA shop").await;
+    let text = "ALTER TABLE shop.items SET (gpu = on)";
+    assert_eq!(failed(&mut session, text).await, Code::UndefinedTable);
+    done(
+        &mut session,
+        "ALTER TABLE documents.shop.items SET (gpu = n)",
+    )
+    .await;
+    shop.until_here(&["n"]).await;
+}
+
 /// A table that is of its version when it is first asked, this many times.
 #[derive(Debug)]
 struct Changing {
@@ -261,6 +424,24 @@ struct Changing {
     rows: RecordBatch,
     current: usize,
     asked: AtomicUsize,
+}
+
+impl Changing {
+    fn new(current: usize) -> Changing {
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..100));
+        let version = TableVersion {
+            name: format!("documents.shop.changing{current}"),
+            id: "one".to_owned(),
+            number: 7,
+            bytes: 800,
+        };
+        Changing {
+            version,
+            rows: RecordBatch::try_from_iter([("n", numbers)]).expect("a column"),
+            current,
+            asked: AtomicUsize::new(0),
+        }
+    }
 }
 
 impl VersionedTable for Changing {
@@ -290,23 +471,10 @@ impl VersionedTable for Changing {
 #[tokio::test]
 async fn columns_of_a_table_that_changes_meanwhile_are_not_kept() {
     let columns = Columns::new(emulated::device(), &Freeing::default(), None);
-    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..100));
-    let batch = RecordBatch::try_from_iter([("n", numbers)]).expect("a column");
     // It is asked before, for each batch, and after.
     for current in 0..4 {
-        let version = TableVersion {
-            name: format!("documents.shop.changing{current}"),
-            id: "one".to_owned(),
-            number: 7,
-            bytes: 800,
-        };
-        let table = Changing {
-            version,
-            rows: batch.clone(),
-            current,
-            asked: AtomicUsize::new(0),
-        };
-        let source = Source::of(Origin::Table(Arc::new(table)), vec![0]);
+        let table = Arc::new(Changing::new(current));
+        let source = Source::of(Origin::Table(table), vec![0]);
         let files = source.origin.files().expect("one");
         let key = Columns::key(&files[0].0, &source, 0);
         let reads = vec![(Arc::new(source), files)];
@@ -315,5 +483,20 @@ async fn columns_of_a_table_that_changes_meanwhile_are_not_kept() {
         let loaded = load(Arc::clone(&columns), reads, with, loading).await;
         let is_kept = columns.column_here(&key).is_some();
         assert_eq!((loaded.is_ok(), is_kept), (current == 3, current == 3));
+    }
+}
+
+#[tokio::test]
+async fn a_declared_table_that_changes_meanwhile_is_no_error() {
+    let columns = Columns::new(emulated::device(), &Freeing::default(), None);
+    let (name, context) = (table("changing"), Arc::default());
+    for current in 0..5 {
+        let table: Arc<dyn VersionedTable> = Arc::new(Changing::new(current));
+        let scan = table.scan_all(&[0]).await.expect("rows");
+        let scan = VersionedScan::new(scan, table, vec![0], None);
+        let brought = columns.bring(&name, None, Arc::new(scan), &context);
+        assert_eq!(brought.await, Ok(()));
+        // After a load, it is asked once more.
+        assert_eq!(columns.held().0, usize::from(current > 2), "{current}");
     }
 }

@@ -11,7 +11,7 @@ use super::emulated;
 use super::sessions::{Fixture, done, replace, rows};
 use crate::declared::DECLARED_MAX;
 
-const AUTO: &str = "SET forebay.gpu = auto; SET forebay.compile = wait";
+pub(super) const AUTO: &str = "SET forebay.gpu = auto; SET forebay.compile = wait";
 const TABLE: &str = "CREATE TABLE m (k int, v bigint, name text, raw bytea); \
      INSERT INTO m (k, v, name) SELECT value % 5, value, 'n' || value % 3 FROM generate_series(1, 1000) AS s(value)";
 const ESTIMATED: &str = "OnCpuExec: the CPU is estimated at 0.20 ms, the GPU at 0.80 ms";
@@ -31,7 +31,7 @@ fn declared(fixture: &Fixture) -> Vec<String> {
 }
 
 /// Waits until columns of these names are there and declared, and no others.
-async fn until(fixture: &Fixture, wanted: &[&str]) {
+pub(super) async fn until(fixture: &Fixture, wanted: &[&str]) {
     let began = Instant::now();
     while declared(fixture) != wanted {
         let found = declared(fixture);
@@ -43,7 +43,7 @@ async fn until(fixture: &Fixture, wanted: &[&str]) {
     }
 }
 
-async fn failed(session: &mut Session, text: &str) -> Code {
+pub(super) async fn failed(session: &mut Session, text: &str) -> Code {
     let parsed = match parse(text) {
         Ok(mut parsed) => parsed.remove(0),
         Err(error) => return error.code,
@@ -52,7 +52,7 @@ async fn failed(session: &mut Session, text: &str) -> Code {
 }
 
 /// Returns what `EXPLAIN ANALYZE` tells of a query, after its rows were compared with those of the CPU.
-async fn plan(fixture: &Fixture, settings: &str, query: &str) -> String {
+pub(super) async fn plan(fixture: &Fixture, settings: &str, query: &str) -> String {
     let mut with = fixture.session(settings).await;
     let mut without = fixture.session("SET forebay.gpu = off").await;
     let wanted = rows(&mut without, query).await;
@@ -61,7 +61,8 @@ async fn plan(fixture: &Fixture, settings: &str, query: &str) -> String {
     plan.expect(query).join("\n")
 }
 
-fn assert_ran(plan: &str) {
+/// Checks that a plan ran on the GPU.
+pub(super) fn assert_ran(plan: &str) {
     assert!(plan.contains("ran there"), "{plan}");
 }
 
@@ -399,8 +400,13 @@ async fn loads_take_turns() {
     until(&fixture, &["k"]).await;
 }
 
-fn table(name: &str) -> TableName {
-    ("public".to_owned(), name.to_owned())
+/// Returns the name of a table.
+pub(super) fn table(name: &str) -> TableName {
+    TableName {
+        catalog: "forebay".into(),
+        schema: "public".into(),
+        table: name.into(),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

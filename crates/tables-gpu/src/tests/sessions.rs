@@ -87,6 +87,14 @@ impl Fixture {
         Fixture::open(Arc::new(folder), (emulated, engines), None, Some(source))
     }
 
+    /// Returns an engine that has just started over the same tables, and those of a source.
+    pub(super) fn started_with_source(&self, source: Arc<dyn Source>) -> Fixture {
+        let emulated = Arc::clone(&self.emulated);
+        let engines = emulated::devices(&emulated, 1);
+        let folder = Arc::clone(&self.folder);
+        Fixture::open(folder, (emulated, engines), None, Some(source))
+    }
+
     fn open(
         folder: Arc<TempDir>,
         (emulated, engines): (Arc<Emulated>, Vec<Arc<dyn Engine>>),
