@@ -13,6 +13,7 @@ use datafusion::common::exec_err;
 use parking_lot::Mutex;
 
 use crate::column::Column;
+use crate::halves::{decimals, number_of};
 use crate::joined::{SLOTS_MAX, SLOTS_MIN, capacity};
 use crate::packed::{array_of, decimals_of, is_text};
 use crate::program::{THREADS, Total, group_words};
@@ -178,6 +179,14 @@ pub(crate) enum Values {
         /// Of floats, the exponent of the power of ten that divides numbers.
         exponent: Option<u32>,
     },
+    /// Decimals of all combinations of upper and lower halves: from the first of each on, this many. In front of them
+    /// NULL, if there may be rows with it.
+    Halves {
+        firsts: [i64; 2],
+        counts: [u64; 2],
+        has_null: bool,
+        data_type: DataType,
+    },
     /// The texts of all rows.
     Rows(RowTexts),
     /// All numbers of 64 bits, or of 128.
@@ -192,6 +201,11 @@ impl Values {
             Values::Range {
                 count, has_null, ..
             } => count + usize::from(*has_null),
+            Values::Halves {
+                counts: [upper, lower],
+                has_null,
+                ..
+            } => (upper * lower) as usize + usize::from(*has_null),
             Values::Rows(texts) => texts.rows() as usize,
             Values::Wide(_) => usize::MAX,
         }
@@ -201,7 +215,7 @@ impl Values {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Values::Array(values) => values.get_array_memory_size(),
-            Values::Range { .. } | Values::Rows(_) | Values::Wide(_) => 0,
+            Values::Range { .. } | Values::Halves { .. } | Values::Rows(_) | Values::Wide(_) => 0,
         }
     }
 
@@ -215,7 +229,7 @@ impl Values {
                     .flat_map(|texts| texts.as_string_view().lengths());
                 texts.max().unwrap_or(0) as usize
             }
-            Values::Array(_) | Values::Range { .. } | Values::Wide(_) => 0,
+            Values::Array(_) | Values::Range { .. } | Values::Halves { .. } | Values::Wide(_) => 0,
             Values::Rows(texts) => texts.longest,
         }
     }
@@ -247,6 +261,20 @@ impl Values {
                     Some(exponent) => decimals_of(numbers, *exponent, data_type),
                     None => array_of(numbers, data_type),
                 }
+            }
+            Values::Halves {
+                firsts,
+                counts: [_, lower],
+                has_null,
+                data_type,
+            } => {
+                let [first_upper, first_lower] = firsts.map(i64::cast_unsigned);
+                let value = |number: u64| {
+                    let place = number.checked_sub(u64::from(*has_null))?;
+                    let upper = first_upper.wrapping_add(place / lower);
+                    Some(number_of(upper, first_lower.wrapping_add(place % lower)))
+                };
+                decimals(numbers.into_iter().map(value).collect(), data_type)
             }
             Values::Rows(texts) => texts.take(&numbers),
             Values::Wide(data_type) => {
@@ -409,7 +437,7 @@ impl Groups {
         }
         let are_of_ranges = keys
             .iter()
-            .any(|it| matches!(it.values, Values::Range { .. }));
+            .any(|it| matches!(it.values, Values::Range { .. } | Values::Halves { .. }));
         let more = match are_of_ranges {
             true => GROUPS_OF_RANGES,
             false => GROUPS_OF_VALUES,

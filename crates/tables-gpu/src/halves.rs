@@ -1,5 +1,5 @@
 //! Decimals of more than 64 bits. The device keeps such a column as two: the upper halves of its numbers, and the
-//! lower ones. Kernels combine them.
+//! lower ones. Kernels combine them; as a key of groups or joins they are two.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -214,17 +214,100 @@ impl Code<'_, '_> {
     /// # Errors
     /// If the kernel reads too many columns.
     pub(crate) fn halves(&mut self, halves: &Halves) -> std::result::Result<Value, Reason> {
-        let (upper, lower) = (self.value(&halves.upper)?, self.value(&halves.lower)?);
+        let both = [self.value(&halves.upper)?, self.value(&halves.lower)?];
+        Ok(self.combined(halves, both))
+    }
+
+    /// Declares a decimal from both halves, which the table of a join has.
+    ///
+    /// # Errors
+    /// If the kernel that stores rows of the join reads too many columns.
+    pub(crate) fn halves_of_join(
+        &mut self,
+        join: usize,
+        halves: &Halves,
+    ) -> std::result::Result<Value, Reason> {
+        let upper = self.out_of_join(join, &halves.upper)?;
+        let lower = self.out_of_join(join, &halves.lower)?;
+        Ok(self.combined(halves, [upper, lower]))
+    }
+
+    fn combined(&mut self, halves: &Halves, [upper, lower]: [Value; 2]) -> Value {
         let text = format!("of_halves({}, {})", upper.text, lower.text);
         let (least, most) = bounds_of(&halves.data_type).unwrap_or((i128::MIN, i128::MAX));
         let (min, max) = bounds((upper.min, upper.max), (lower.min, lower.max));
-        Ok(Value {
+        Value {
             text: self.declare(Kind::Huge, &text),
             kind: Kind::Huge,
             valid: upper.valid,
             min: min.max(least),
             max: max.min(most),
-        })
+        }
+    }
+
+    /// Declares a key of a join that is a number: that of the rows that are joined, and of the other rows. A number
+    /// of more than 64 bits is two keys, its halves.
+    ///
+    /// # Errors
+    /// Why kernels cannot compute it.
+    pub(crate) fn numbers_of_join(
+        &mut self,
+        join: usize,
+        key: &Arc<dyn PhysicalExpr>,
+        of_row: &Arc<dyn PhysicalExpr>,
+    ) -> std::result::Result<(Vec<Value>, Vec<Value>), Reason> {
+        self.data_type(key)?;
+        let other = self.stored(join, |code| code.value(of_row))?;
+        let own = self.value(key)?;
+        if own.kind.max(other.kind) < Kind::Huge {
+            return Ok((vec![own], vec![other]));
+        }
+        let others = self.stored(join, |code| code.both_halves(of_row))?;
+        Ok((self.both_halves(key)?.into(), others.into()))
+    }
+
+    /// Declares both halves of a number, as signed integers: the upper one, which is NULL if the number is, and the
+    /// lower.
+    ///
+    /// # Errors
+    /// Why kernels cannot compute the number.
+    pub(crate) fn both_halves(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+    ) -> std::result::Result<[Value; 2], Reason> {
+        if let Some(halves) = expr.downcast_ref::<Halves>() {
+            let (upper, lower) = (self.value(&halves.upper)?, self.value(&halves.lower)?);
+            let lower = Value {
+                valid: None,
+                ..lower
+            };
+            return Ok([upper, lower]);
+        }
+        let value = self.value(expr)?;
+        let huge = value.widened(Kind::Huge);
+        let mut half = |shift: &str, (min, max): (i128, i128), valid: Option<String>| Value {
+            text: self.declare(Kind::Large, &format!("static_cast<i64>({huge}{shift})")),
+            kind: Kind::Large,
+            valid,
+            min,
+            max,
+        };
+        let upper = (value.min >> HALF_BITS, value.max >> HALF_BITS);
+        let lower = bounds_of_lower(value.min, value.max);
+        Ok([half(" >> 64", upper, value.valid), half("", lower, None)])
+    }
+}
+
+/// Returns the bounds of the lower halves, as signed integers, of the numbers between two.
+fn bounds_of_lower(min: i128, max: i128) -> (i128, i128) {
+    let (first, last) = (i128::from(min as i64), i128::from(max as i64));
+    // They order as the numbers do if these are their own lower halves, or all upper halves and signs of lower ones
+    // are equal.
+    let are_equal = (first, last) == (min, max);
+    let have_upper = min >> HALF_BITS == max >> HALF_BITS && (first < 0) == (last < 0);
+    match are_equal || have_upper {
+        true => (first, last),
+        false => (i64::MIN.into(), i64::MAX.into()),
     }
 }
 
@@ -381,5 +464,27 @@ mod tests {
         }
         assert_eq!(ends(&[half - 1, half]), (0, whole - 1));
         assert_eq!(ends(&[-1, whole + 5]), (-whole, 2 * whole - 1));
+    }
+
+    #[test]
+    fn lower_halves_lie_between_their_bounds() {
+        let (half, whole): (i128, i128) = (1 << 63, 1 << 64);
+        let all = (i64::MIN.into(), i64::MAX.into());
+        for (min, max, bounds) in [
+            (-2, 5, (-2, 5)),
+            (-half, half - 1, all),
+            (whole + 3, whole + 9, (3, 9)),
+            (half, half + 9, (-half, 9 - half)),
+            (-whole, 7 - whole, (0, 7)),
+            (half - 1, half, all),
+            (whole - 1, whole, all),
+            (-half - 1, -half, all),
+        ] {
+            assert_eq!(bounds_of_lower(min, max), bounds, "{min} {max}");
+            for number in [min, min + 1, max - 1, max] {
+                let lower = i128::from(number as i64);
+                assert!((bounds.0..=bounds.1).contains(&lower), "{number}");
+            }
+        }
     }
 }

@@ -21,6 +21,7 @@ use crate::engine::MANY_MATCHES;
 use crate::expression::Code;
 use crate::floats::is_float;
 use crate::fragment::{Exprs, Rows, over_rows, shifted};
+use crate::halves::Halves;
 use crate::join::{Join, JoinKind};
 use crate::packed::is_text;
 use crate::reason::Reason;
@@ -308,7 +309,17 @@ impl Code<'_, '_> {
     }
 
     /// Declares the value that the table of a join has of an expression over its rows.
-    fn out_of_join(&mut self, join: usize, of_row: &Arc<dyn PhysicalExpr>) -> Result<Value> {
+    ///
+    /// # Errors
+    /// Why the table cannot have it.
+    pub(crate) fn out_of_join(
+        &mut self,
+        join: usize,
+        of_row: &Arc<dyn PhysicalExpr>,
+    ) -> Result<Value> {
+        if let Some(halves) = of_row.downcast_ref::<Halves>() {
+            return self.halves_of_join(join, halves);
+        }
         let out = self.stored(join, |code| code.out_value(of_row))?;
         let valid = out
             .valid
@@ -412,9 +423,10 @@ impl Code<'_, '_> {
             } else if is_float(&own) {
                 self.floats_of_join(join, key, of_row)?
             } else {
-                self.data_type(key)?;
-                let of_row = self.stored(join, |code| code.value(of_row))?;
-                (self.value(key)?, of_row)
+                let (own, others) = self.numbers_of_join(join, key, of_row)?;
+                values.extend(own);
+                values_of_rows.extend(others);
+                continue;
             };
             values.push(value);
             values_of_rows.push(of_row);

@@ -362,7 +362,10 @@ impl Code<'_, '_> {
             return Err(other);
         };
         if value.kind == Kind::Huge {
-            return Err(Reason::new("groups by numbers of more than 64 bits"));
+            return match is_determined {
+                true => Err(other),
+                false => self.key_of_halves(expr, data_type),
+            };
         }
         let step = self.step_of_values(expr);
         let (step, by_step) = step.map_or((1, String::new()), |(step, text)| {
@@ -407,13 +410,76 @@ impl Code<'_, '_> {
         self.note(&number, || format!("number of {}", sql(expr)));
         Ok((number, values))
     }
+
+    /// Declares the number of a decimal of more than 64 bits among all combinations of its upper and lower halves.
+    /// Returns it and the values by number.
+    ///
+    /// # Errors
+    /// If there are too many combinations, or the key is no decimal.
+    fn key_of_halves(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        data_type: DataType,
+    ) -> Result<(String, Values)> {
+        if !matches!(data_type, DataType::Decimal128(..)) {
+            return Err(Reason::new("groups by numbers of more than 64 bits"));
+        }
+        let too_many = || Reason::new("groups by keys of more than 62 bits");
+        let halves = self.both_halves(expr)?;
+        let counts = halves.each_ref().map(|it| it.max - it.min + 1);
+        let [Ok(upper), Ok(lower)] = counts.map(u64::try_from) else {
+            return Err(too_many());
+        };
+        let count = upper.checked_mul(lower);
+        let count = count.filter(|it| *it < HASHED_KEYS_MAX);
+        let count = count.ok_or_else(too_many)?;
+        let mut number = String::new();
+        for (half, count) in halves.iter().zip([upper, lower]) {
+            // One that all rows have tells none from others.
+            if count == 1 {
+                continue;
+            }
+            let first = 2 * self.draft.uses.constant(half.min)?;
+            let large = half.widened(Kind::Large);
+            let distance = format!("(static_cast<u64>({large}) - f.constants[{first}])");
+            number = match number.is_empty() {
+                true => distance,
+                false => {
+                    let count = 2 * self.draft.uses.constant(count.into())?;
+                    format!("{number} * f.constants[{count}] + {distance}")
+                }
+            };
+        }
+        if number.is_empty() {
+            number.push('0');
+        }
+        let kind = match count < i32::MAX as u64 {
+            true => Kind::Small,
+            false => Kind::Large,
+        };
+        let number = format!("static_cast<{}>({number})", kind.name());
+        // The number of NULL is before the others.
+        let number = match &halves[0].valid {
+            Some(valid) => format!("{valid} ? {number} + 1 : 0"),
+            None => number,
+        };
+        let number = self.declare(kind, &number);
+        self.note(&number, || format!("number of {}", sql(expr)));
+        let values = Values::Halves {
+            firsts: halves.each_ref().map(|it| it.min as i64),
+            counts: [upper, lower],
+            has_null: halves[0].valid.is_some(),
+            data_type,
+        };
+        Ok((number, values))
+    }
 }
 
 /// Checks that values have one number each. Texts of rows may be equal.
 fn check_different(expr: &Arc<dyn PhysicalExpr>, values: &Values) -> Result<()> {
     match values {
         Values::Rows(_) => Err(Reason::new(format!("{expr} has too many different values"))),
-        Values::Array(_) | Values::Range { .. } | Values::Wide(_) => Ok(()),
+        Values::Array(_) | Values::Range { .. } | Values::Halves { .. } | Values::Wide(_) => Ok(()),
     }
 }
 

@@ -27,9 +27,9 @@ type Result<T> = std::result::Result<T, Reason>;
 /// Rows that may be listed besides those that are wanted, before they are counted in smaller intervals.
 const MORE_MAX: u64 = if cfg!(test) { 8 } else { 1 << 14 };
 /// Maximum number of ranks.
-const RANKS_MAX: i128 = 1 << 62;
-/// Bits of a number of 64 bits that its rank leaves out.
-const BITS_LEFT_OUT: u32 = 3;
+const RANKS_MAX: u128 = 1 << 62;
+/// Bits of a number of more bits that its rank has: the first ones.
+const BITS_OF_RANK: u32 = 61;
 
 /// The rows of a list that the plan above keeps at most.
 #[derive(Debug, Clone, Default)]
@@ -96,9 +96,10 @@ pub(crate) struct Ranking {
 
 /// The rank of a row by one expression: it is greater if the row comes first.
 struct Rank {
+    /// The code, of 128 bits if there are more than 2^64 ranks, and else of 64.
     code: String,
     /// Number of ranks.
-    count: i128,
+    count: u128,
     /// Whether rows of equal ranks have equal values.
     is_exact: bool,
 }
@@ -172,9 +173,9 @@ impl Code<'_, '_> {
             let Some(count) = count.filter(|it| *it <= RANKS_MAX) else {
                 break;
             };
-            let of_next = 2 * self.draft.uses.constant(next.count)?;
+            let of_next = self.unsigned(next.count, false)?;
             all = Rank {
-                code: format!("({}) * f.constants[{of_next}] + {}", all.code, next.code),
+                code: format!("({}) * {of_next} + {}", all.code, next.code),
                 count,
                 is_exact: next.is_exact,
             };
@@ -199,48 +200,66 @@ impl Code<'_, '_> {
                 // What is equal in all rows orders none.
                 continue;
             }
-            let rank = self.rank(by, 1 << u64::BITS)?;
-            if !rank.is_exact {
-                return Err(Reason::new("a sort by numbers of more than 64 bits"));
-            }
-            let last = rank.count - 1;
-            let bits = i128::BITS - last.leading_zeros();
-            // A rank is greater if the row comes first; words are sorted in ascending order.
-            let last = 2 * self.draft.uses.constant(last)?;
-            let code = format!("(f.constants[{last}] - ({}))", rank.code);
-            match words.last_mut() {
-                Some(word) if word.bits + bits <= u64::BITS => {
-                    let shift = 2 * self.draft.uses.constant(bits.into())?;
-                    // C++ does not define a shift of 64 bits; a word without bits needs none.
-                    if word.bits > 0 {
-                        word.code = format!("({} << f.constants[{shift}] | {code})", word.code);
-                    } else {
-                        word.code = code;
-                    }
-                    word.bits += bits;
-                    word.not_of_partition += bits;
-                    word.not_of_peers += bits;
+            for (code, bits) in self.sort_parts(by)? {
+                self.add_word(&mut words, code, bits)?;
+                let word = words.last_mut().expect("one was pushed");
+                if index < window.of_partition {
+                    word.not_of_partition = 0;
                 }
-                _ => words.push(SortWord {
-                    code,
-                    bits,
-                    not_of_partition: bits,
-                    not_of_peers: bits,
-                }),
-            }
-            let word = words.last_mut().expect("one was pushed");
-            if index < window.of_partition {
-                word.not_of_partition = 0;
-            }
-            if index < window.of_peers {
-                word.not_of_peers = 0;
+                if index < window.of_peers {
+                    word.not_of_peers = 0;
+                }
             }
         }
         Ok(words)
     }
 
+    /// Declares what orders rows by one expression: a number of at most 64 bits, or two. Returns the code and the
+    /// bits of each.
+    fn sort_parts(&mut self, by: &PhysicalSortExpr) -> Result<Vec<(String, u32)>> {
+        let rank = self.rank(by, u128::MAX)?;
+        let bits = u128::BITS - (rank.count - 1).leading_zeros();
+        let is_wide = bits > u64::BITS;
+        // A rank is greater if the row comes first; words are sorted in ascending order.
+        let last = self.unsigned(rank.count - 1, is_wide)?;
+        let code = format!("({last} - ({}))", rank.code);
+        if !is_wide {
+            return Ok(vec![(code, bits)]);
+        }
+        let both = self.declare(Kind::Huge, &format!("static_cast<i128>{code}"));
+        Ok(vec![
+            (format!("static_cast<u64>({both} >> 64)"), bits - u64::BITS),
+            (format!("static_cast<u64>({both})"), u64::BITS),
+        ])
+    }
+
+    /// Adds a number of this many bits to the words that order rows.
+    fn add_word(&mut self, words: &mut Vec<SortWord>, code: String, bits: u32) -> Result<()> {
+        match words.last_mut() {
+            Some(word) if word.bits + bits <= u64::BITS => {
+                let shift = 2 * self.draft.uses.constant(bits.into())?;
+                // C++ does not define a shift of 64 bits; a word without bits needs none.
+                if word.bits > 0 {
+                    word.code = format!("({} << f.constants[{shift}] | {code})", word.code);
+                } else {
+                    word.code = code;
+                }
+                word.bits += bits;
+                word.not_of_partition += bits;
+                word.not_of_peers += bits;
+            }
+            _ => words.push(SortWord {
+                code,
+                bits,
+                not_of_partition: bits,
+                not_of_peers: bits,
+            }),
+        }
+        Ok(())
+    }
+
     /// Declares the rank of a row by one expression: exact if there are at most `most` ranks.
-    fn rank(&mut self, by: &PhysicalSortExpr, most: i128) -> Result<Rank> {
+    fn rank(&mut self, by: &PhysicalSortExpr, most: u128) -> Result<Rank> {
         let mut value = match self.value(&by.expr) {
             Ok(value) => value,
             Err(reason) => {
@@ -251,38 +270,41 @@ impl Code<'_, '_> {
         if value.kind == Kind::Float {
             value = self.bits_of(&value);
         }
-        if value.kind == Kind::Huge {
-            return Err(Reason::new("an order by numbers of more than 64 bits"));
-        }
         let SortOptions {
             descending,
             nulls_first,
         } = by.options;
-        let number = match value.kind {
-            Kind::Bool => value.text.clone(),
-            _ => value.widened(Kind::Large),
+        let mut largest = value.max.abs_diff(value.min);
+        let of_null = u128::from(value.valid.is_some());
+        let is_exact = largest + 1 + of_null <= most;
+        let is_wide = largest + of_null > u128::from(u64::MAX);
+        let number = match (value.kind, is_wide) {
+            (Kind::Bool, _) => format!("static_cast<u64>({})", value.text),
+            (_, false) => format!("static_cast<u64>({})", value.widened(Kind::Large)),
+            (_, true) => format!("static_cast<u128>({})", value.widened(Kind::Huge)),
         };
-        let number = format!("static_cast<u64>({number})");
-        let (from, to) = match descending {
-            true => (value.min, value.max),
-            false => (value.max, value.min),
-        };
-        let end = 2 * self.draft.uses.constant(from)?;
         let mut distance = match descending {
-            true => format!("({number} - f.constants[{end}])"),
-            false => format!("(f.constants[{end}] - {number})"),
+            true => {
+                let first = self.unsigned(value.min.cast_unsigned(), is_wide)?;
+                format!("({number} - {first})")
+            }
+            false => {
+                let last = self.unsigned(value.max.cast_unsigned(), is_wide)?;
+                format!("({last} - {number})")
+            }
         };
-        let mut largest = (to - from).abs();
-        let is_exact = largest + 1 + i128::from(value.valid.is_some()) <= most;
         if !is_exact {
-            distance = format!("({distance} >> {BITS_LEFT_OUT})");
-            largest >>= BITS_LEFT_OUT;
+            let bits = u128::BITS - largest.leading_zeros();
+            let shift = bits.saturating_sub(BITS_OF_RANK);
+            let by_shift = self.unsigned(shift.into(), false)?;
+            distance = format!("static_cast<u64>({distance} >> {by_shift})");
+            largest >>= shift;
         }
         let (code, count) = match (value.valid, nulls_first) {
             (None, _) => (distance, largest + 1),
             (Some(valid), true) => {
-                let of_null = 2 * self.draft.uses.constant(largest + 1)?;
-                let code = format!("({valid} ? {distance} : f.constants[{of_null}])");
+                let of_null = self.unsigned(largest + 1, is_wide && is_exact)?;
+                let code = format!("({valid} ? {distance} : {of_null})");
                 (code, largest + 2)
             }
             (Some(valid), false) => (format!("({valid} ? {distance} + 1 : 0ull)"), largest + 2),
@@ -291,6 +313,18 @@ impl Code<'_, '_> {
             code,
             count,
             is_exact,
+        })
+    }
+
+    /// Returns the code of an unsigned constant: of 128 bits if it `is_wide`, or else its lower 64.
+    fn unsigned(&mut self, number: u128, is_wide: bool) -> Result<String> {
+        let low = 2 * self.draft.uses.constant(number.cast_signed())?;
+        let high = low + 1;
+        Ok(match is_wide {
+            true => {
+                format!("static_cast<u128>(wide_constant(f.constants[{low}], f.constants[{high}]))")
+            }
+            false => format!("f.constants[{low}]"),
         })
     }
 }

@@ -345,6 +345,7 @@ fn of_value(
                 texts: Arc::default(),
             })
         }
+        Values::Halves { .. } => Err(Reason::new("numbers of more than 64 bits")),
         Values::Rows(_) | Values::Wide(_) => Err(Reason::new(
             "texts of rows of groups that are grouped again",
         )),

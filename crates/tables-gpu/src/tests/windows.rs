@@ -93,7 +93,7 @@ const EITHER: &[&str] = &[
 
 /// Returns the rows of a query, in its order if it gives one, and whether the CPU computes a window or sorts all
 /// rows.
-async fn rows(context: &SessionContext, query: &str) -> (Vec<String>, (bool, bool)) {
+pub(super) async fn rows(context: &SessionContext, query: &str) -> (Vec<String>, (bool, bool)) {
     let frame = context.sql(query).await.expect("a plan");
     let of_task = Arc::new(frame.task_ctx());
     let plan = frame.create_physical_plan().await.expect(query);
