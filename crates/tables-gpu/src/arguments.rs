@@ -65,10 +65,10 @@ kernel_arguments! {
         pub(crate) seen: DevicePointerMut<u32>,
         /// Set to 1 if a hash table of groups or a list is full, to 2 if joins have too many matches, to 3 if a
         /// float is too small for its sum, to 4 if a hash table of a join is full, to 5 if two rows have the same
-        /// keys and only one may, to 6 if a table has no room for its rows. The host sets it to 7 if the query is
-        /// cancelled. Kernels that find it set end early. At byte 8 behind it is the number of matches of joins that
-        /// repeat rows, from byte 16 a bit for each source to which 5 applies, and from byte 80 one for each to which
-        /// 6 applies.
+        /// keys and only one may, to 6 if a table has no room for its rows, to 7 if different keys have the same
+        /// fingerprint. The host sets it to 8 if the query is cancelled. Kernels that find it set end early. At byte
+        /// 8 behind it is the number of matches of joins that repeat rows, from byte 16 a bit for each source to
+        /// which 5 applies, and from byte 80 one for each to which 6 applies.
         pub(crate) flag: DevicePointerMut<u32>,
         /// The keys of the joins whose tables are hash tables.
         pub(crate) keys: [DevicePointer<u64>; JOINS_MAX],

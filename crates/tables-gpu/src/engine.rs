@@ -16,6 +16,7 @@ use futures_util::future::BoxFuture;
 
 use crate::arguments::{CONSTANTS_MAX, Chunk, Fragment, Part};
 use crate::column::{Bytes, Column};
+use crate::fingerprint::SAME_FINGERPRINT;
 use crate::program::ROWS_OF_THREAD;
 use crate::reason::{Reason, Repeated};
 use crate::selection::GROUPS_OF_THREAD;
@@ -31,7 +32,7 @@ pub(crate) const MANY_MATCHES: &str = "joins with too many matches";
 pub(crate) const CANCELLED: &str = "the query was cancelled";
 /// What the host sets the flag to if a query is cancelled. Kernels set it to lesser numbers, and the greatest stays:
 /// no launch whose kernels may have ended early returns results.
-pub(crate) const FLAG_OF_CANCELLED: u32 = 7;
+pub(crate) const FLAG_OF_CANCELLED: u32 = 8;
 /// Bytes behind the flag in which kernels mark sources, as in `hash.cuh`: those whose rows have the same key, and those
 /// whose tables have no room.
 const SAME_KEYS: Range<usize> = 16..80;
@@ -325,7 +326,8 @@ impl Image {
     /// Returns what kernels returned, from the bytes of the results, with the times of the kernels and of the compiler.
     ///
     /// # Errors
-    /// If rows of a join were repeated or had no room, floats were too small for a sum, or the query was cancelled.
+    /// If rows of a join were repeated or had no room, floats were too small for a sum, fingerprints collided, or the
+    /// query was cancelled.
     pub(crate) fn ran(
         bytes: Vec<u8>,
         (took, compiled): (Duration, Duration),
@@ -341,6 +343,7 @@ impl Image {
                 same_keys: marked(&bytes[SAME_KEYS]),
                 many_rows: marked(&bytes[MANY_ROWS]),
             })),
+            7 => Err(Reason::of_data(SAME_FINGERPRINT)),
             FLAG_OF_CANCELLED => Err(Reason::new(CANCELLED)),
             _ => Ok(Ran {
                 bytes,

@@ -8,6 +8,7 @@ use datafusion::physical_expr::expressions::IsNotNullExpr;
 use crate::expression::Code;
 use crate::packed::is_text;
 use crate::reason::Reason;
+use crate::value::Kind;
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -24,6 +25,47 @@ impl Code<'_, '_> {
         let value = self.condition(condition)?;
         let holds = self.all(&[Some(&found), Some(&value.text), value.valid.as_ref()]);
         Ok(holds.unwrap_or(value.text))
+    }
+
+    /// Declares whether a row that has other rows with its key has one with another number.
+    ///
+    /// # Errors
+    /// If the numbers are not compared, or are far apart.
+    pub(crate) fn differs(
+        &mut self,
+        join: usize,
+        found: String,
+        (own, other): (&Arc<dyn PhysicalExpr>, &Arc<dyn PhysicalExpr>),
+    ) -> Result<String> {
+        let rows = &self.draft.rows.joins[join].rows;
+        let (data_type, of_rows) = (self.data_type(own)?, other.data_type(&rows.schema));
+        if of_rows.map_err(Reason::of)? != data_type {
+            return Err(Reason::new(format!(
+                "{own} and {other} are not compared on GPUs"
+            )));
+        }
+        let (number, min, max) = self.stored(join, |code| code.store_common(other))?;
+        let own = self.value(own)?;
+        if own.kind > Kind::Large {
+            return Err(Reason::new("numbers of more than 64 bits"));
+        }
+        let first = 2 * self.draft.uses.constant(min)?;
+        // Distances modulo the type are equal only if the numbers are.
+        let distances = (own.min.min(min) - min, own.max.max(max) - min);
+        let (kind, unsigned) = match Kind::of(distances.0, distances.1) {
+            Some(Kind::Small) => (own.kind, "u32"),
+            _ => (Kind::Large, "u64"),
+        };
+        let word = format!("static_cast<{unsigned}>(out<{join}, {number}>(joined))");
+        let distance = format!(
+            "static_cast<{unsigned}>({}) - static_cast<{unsigned}>(f.constants[{first}])",
+            own.widened(kind)
+        );
+        let differs =
+            format!("{found} & (({word} == kDifferentNumbers) | ({distance} + 1 != {word}))");
+        let differs = self.declare(Kind::Bool, &differs);
+        let both = self.all(&[Some(&differs), own.valid.as_ref()]);
+        Ok(both.unwrap_or(differs))
     }
 
     /// Declares what `NOT IN` asks of a row without a match, as `joins.cuh` tells. Returns `None` if no key is NULL,

@@ -24,6 +24,7 @@ use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceCh
 use forebay_tables::VersionedScan;
 
 use crate::constants::Subqueries;
+use crate::fingerprint::is_of_groups;
 use crate::join::{Join, joined, of_all_pairs};
 use crate::limit::Limit;
 use crate::on_cpu::OnCpuExec;
@@ -158,7 +159,9 @@ pub(crate) struct Fragment {
     /// Whether groups of a GPU are read as rows: kernels over those that stayed there did not know enough of them.
     pub(crate) reads_rows: Arc<AtomicBool>,
     pub(crate) subqueries: Subqueries,
-    /// The same in which one join more repeats rows, once a run has found that it does.
+    /// Which fingerprints of their keys tell groups apart; 0 if the numbers of these do.
+    pub(crate) seed: u64,
+    /// The same in which one join more repeats rows, or with another seed, once a run has found that it is needed.
     pub(crate) repeating: OnceLock<Arc<Fragment>>,
 }
 
@@ -216,6 +219,7 @@ impl Fragment {
             shares_rows: Arc::default(),
             reads_rows: Arc::default(),
             subqueries: Subqueries::default(),
+            seed: 0,
             repeating: OnceLock::new(),
         };
         fragment.number();
@@ -256,13 +260,14 @@ impl Fragment {
             shares_rows: Arc::default(),
             reads_rows: Arc::default(),
             subqueries: Subqueries::default(),
+            seed: 0,
             repeating: OnceLock::new(),
         };
         fragment.number();
         fragment
     }
 
-    /// Returns the fragment in which each join repeats rows that was found to.
+    /// Returns the fragment in which each join repeats rows that was found to, with the latest seed.
     pub(crate) fn latest(self: &Arc<Fragment>) -> Arc<Fragment> {
         let mut latest = self;
         while let Some(next) = latest.repeating.get() {
@@ -271,10 +276,14 @@ impl Fragment {
         Arc::clone(latest)
     }
 
-    /// Lets the joins repeat rows that a run of this fragment has found to have the same keys, or store more of them.
-    /// Returns whether kernels can do so.
+    /// Lets the joins repeat rows that a run of this fragment has found to have the same keys, or store more of them,
+    /// or groups have other fingerprints. Returns whether kernels can do so.
     pub(crate) fn repeat(&self, reason: &Reason) -> bool {
-        let Some(next) = reason.repeated().and_then(|it| self.repeating(it)) else {
+        let next = match is_of_groups(reason) {
+            true => self.with_next_seed(reason),
+            false => reason.repeated().and_then(|it| self.repeating(it)),
+        };
+        let Some(next) = next else {
             return false;
         };
         // Another run may have been first.

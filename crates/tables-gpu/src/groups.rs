@@ -13,6 +13,7 @@ use datafusion::common::exec_err;
 use parking_lot::Mutex;
 
 use crate::column::Column;
+use crate::fingerprint::WIDE_GROUPS;
 use crate::halves::{decimals, number_of};
 use crate::joined::{SLOTS_MAX, SLOTS_MIN, capacity};
 use crate::packed::{array_of, decimals_of, is_text};
@@ -406,7 +407,7 @@ impl Groups {
     /// from the marks of the kernels that store rows of joins, if there are any.
     ///
     /// # Errors
-    /// If the combinations of their keys need more than 62 bits.
+    /// If the combinations of several keys need more than 62 bits.
     pub(crate) fn new(
         keys: &[Key],
         totals: &[Total],
@@ -432,8 +433,8 @@ impl Groups {
             groups.keys.push(values);
             let product = groups.combinations.checked_mul(count as u64);
             groups.combinations = product
-                .filter(|it| *it < HASHED_KEYS_MAX)
-                .ok_or_else(|| Reason::new("groups by keys of more than 62 bits"))?;
+                .filter(|it| *it < HASHED_KEYS_MAX || keys.len() == 1)
+                .ok_or_else(|| Reason::new(WIDE_GROUPS))?;
         }
         let are_of_ranges = keys
             .iter()

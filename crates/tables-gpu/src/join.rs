@@ -92,8 +92,8 @@ impl Join {
 
     /// Lets the table have all other rows of the same keys. Returns whether it has not had them.
     pub(crate) fn repeat(&mut self) -> bool {
-        let may_repeat = self.is_unique() || self.differ.is_some();
-        self.repeats |= may_repeat;
+        let may_repeat = !self.repeats;
+        self.repeats = true;
         self.differ = None;
         may_repeat
     }

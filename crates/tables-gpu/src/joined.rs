@@ -65,6 +65,16 @@ pub(crate) struct Dense {
 }
 
 impl Dense {
+    /// Returns where keys lie; `None` if they have more than 2^64 combinations or are no numbers of 64 bits.
+    fn of(keys: &[Value]) -> Option<Dense> {
+        let ranges = keys.iter().map(|value| {
+            let count = value.max.checked_sub(value.min)? + 1;
+            Some((i64::try_from(value.min).ok()?, u64::try_from(count).ok()?))
+        });
+        let ranges = ranges.collect::<Option<_>>()?;
+        Some(Dense { ranges }).filter(|dense| dense.elements().is_some())
+    }
+
     /// Returns the number of elements of a table; `None` if they are more than 2^64.
     pub(crate) fn elements(&self) -> Option<u64> {
         let counts = self.ranges.iter().map(|(_, count)| count);
@@ -174,6 +184,8 @@ pub(crate) struct Index {
     pub(crate) text: String,
     /// What holds if there is one.
     pub(crate) conditions: Vec<String>,
+    /// What else holds for a match: which numbers of keys are equal, if a fingerprint does not tell.
+    pub(crate) equal: Vec<String>,
 }
 
 impl Index {
@@ -193,9 +205,10 @@ impl Index {
 /// Where the rows of a join are stored.
 #[derive(Debug)]
 pub(crate) struct Stored {
-    pub(crate) dense: Dense,
+    /// Where the keys lie; `None` if elements are found by fingerprints.
+    pub(crate) dense: Option<Dense>,
     /// The keys of the rows that are looked up; `None` if one is a text or a float, which each join numbers for
-    /// itself.
+    /// itself, or if they have fingerprints.
     pub(crate) keys: Option<Exprs>,
     /// The columns that tell places in the table: of the rows that are looked up, and of those that are stored.
     pub(crate) key_column: Option<KeyColumn>,
@@ -368,17 +381,7 @@ impl Code<'_, '_> {
                 Kind::Float => self.bits_of(&value),
                 _ => value.clone(),
             };
-            if Kind::of(value.min, value.max).is_none_or(|it| it > Kind::Large) {
-                return Err(Reason::new("numbers of more than 64 bits"));
-            }
-            let range = (value.max - value.min) as u64;
-            let bits = u64::BITS - range.leading_zeros();
-            let low = 2 * self.draft.uses.constant(value.min)?;
-            let large = value.widened(Kind::Large);
-            let text =
-                format!("({is_valid} ? static_cast<u64>({large}) - f.constants[{low}] : 0ull)");
-            let number = (bits > 0).then(|| self.out(text, bits));
-            (number, value.min, value.max)
+            (self.out_number(&value)?, value.min, value.max)
         };
         let out = OutValue {
             number,
@@ -389,6 +392,24 @@ impl Code<'_, '_> {
         };
         self.draft.requested.insert(Arc::clone(expr), out.clone());
         Ok(out)
+    }
+
+    /// Puts a number above the smallest into the table of these rows. Returns its index; `None` if it is always the
+    /// smallest.
+    ///
+    /// # Errors
+    /// If it may have more than 64 bits.
+    pub(crate) fn out_number(&mut self, value: &Value) -> Result<Option<usize>> {
+        if Kind::of(value.min, value.max).is_none_or(|it| it > Kind::Large) {
+            return Err(Reason::new("numbers of more than 64 bits"));
+        }
+        let range = (value.max - value.min) as u64;
+        let bits = u64::BITS - range.leading_zeros();
+        let low = 2 * self.draft.uses.constant(value.min)?;
+        let (is_valid, large) = (value.valid.as_deref(), value.widened(Kind::Large));
+        let is_valid = is_valid.unwrap_or("true");
+        let text = format!("({is_valid} ? static_cast<u64>({large}) - f.constants[{low}] : 0ull)");
+        Ok((bits > 0).then(|| self.out(text, bits)))
     }
 
     pub(crate) fn out(&mut self, text: String, bits: u32) -> usize {
@@ -411,29 +432,30 @@ impl Code<'_, '_> {
     pub(crate) fn element(&mut self, join: usize) -> Result<Index> {
         let of = &self.draft.rows.joins[join];
         self.check_pairs(join)?;
-        let (mut values, mut values_of_rows) = (Vec::new(), Vec::new());
+        let mut pairs = Vec::new();
         for (key, of_row) in of.keys.iter().zip(&of.keys_of_rows) {
             let other = of_row.data_type(&of.rows.schema).map_err(Reason::of)?;
             let own = self.type_of(key)?;
             if own != other {
                 return Err(Reason::new(format!("a join of {own} with {other}")));
             }
-            let (value, of_row) = if is_text(&own) {
-                self.texts_of_join(join, key, of_row)?
+            if is_text(&own) {
+                pairs.push(self.texts_of_join(join, key, of_row)?);
             } else if is_float(&own) {
-                self.floats_of_join(join, key, of_row)?
+                pairs.push(self.floats_of_join(join, key, of_row)?);
             } else {
                 let (own, others) = self.numbers_of_join(join, key, of_row)?;
-                values.extend(own);
-                values_of_rows.extend(others);
-                continue;
-            };
-            values.push(value);
-            values_of_rows.push(of_row);
+                pairs.extend(own.into_iter().zip(others));
+            }
         }
-        let dense = self.stored(join, |code| code.store_key(&values_of_rows))?;
+        let (values, of_rows): (Vec<_>, Vec<_>) = pairs.iter().cloned().unzip();
+        let dense = Dense::of(&of_rows);
+        if dense.is_none() {
+            return self.element_by_fingerprint(join, pairs);
+        }
+        self.stored(join, |code| code.store_key(&of_rows, dense.clone()))?;
         self.tell_slices(join);
-        self.index(&values, &dense)
+        self.index(&values, dense.as_ref())
     }
 
     /// Declares whether a row is kept by a join, in whose table it has this element. Afterwards the values of the
@@ -445,7 +467,10 @@ impl Code<'_, '_> {
         let of = &self.draft.rows.joins[join];
         let kind = of.kind;
         let text = format!("look_up<{join}>(f, joined, {})", index.arguments());
-        let found = self.declare(Kind::Bool, &text);
+        let mut found = self.declare(Kind::Bool, &text);
+        for equal in &index.equal {
+            found = self.declare(Kind::Bool, &format!("{found} & ({equal})"));
+        }
         let is_here = index.is_here(join);
         let found = match (&of.differ, &of.condition) {
             (Some((own, other)), _) => {
@@ -457,7 +482,8 @@ impl Code<'_, '_> {
             (None, None) => found,
         };
         let is_marked = kind == JoinKind::Mark && of.differ.is_some();
-        if is_marked || kind == JoinKind::Outer && of.condition.is_some() {
+        let has_condition = of.condition.is_some() || !index.equal.is_empty();
+        if is_marked || kind == JoinKind::Outer && has_condition {
             // If rows are repeated, the loop in `fragment.cuh` keeps one without a match once.
             self.unmatch(join, &found);
         }
@@ -501,7 +527,7 @@ impl Code<'_, '_> {
     }
 
     /// Notes what tells of the keys of a join in which slice of its table they are.
-    fn tell_slices(&mut self, join: usize) {
+    pub(crate) fn tell_slices(&mut self, join: usize) {
         let (draft, of) = (&self.draft, &self.draft.rows.joins[join]);
         // Each join numbers texts and floats for itself.
         let are_numbered = of.keys.iter().any(|key| {
@@ -511,18 +537,18 @@ impl Code<'_, '_> {
         let Some(stored) = &draft.joins[join].stored else {
             return;
         };
-        let column =
-            |rows: &Rows, keys: &[Arc<dyn PhysicalExpr>]| match (keys, &*stored.dense.ranges) {
-                ([key], [(first, _)]) if !are_numbered && !stored.is_hashed => {
-                    rows.key_column(key, *first, stored.elements)
-                }
-                _ => None,
-            };
+        let ranges = stored.dense.as_ref().map(|it| it.ranges.as_slice());
+        let column = |rows: &Rows, keys: &[Arc<dyn PhysicalExpr>]| match (keys, ranges) {
+            ([key], Some([(first, _)])) if !are_numbered && !stored.is_hashed => {
+                rows.key_column(key, *first, stored.elements)
+            }
+            _ => None,
+        };
         let columns = [
             column(draft.rows, &of.keys),
             column(&of.rows, &of.keys_of_rows),
         ];
-        let keys = (!are_numbered).then(|| of.keys.clone());
+        let keys = (!are_numbered && ranges.is_some()).then(|| of.keys.clone());
         if let Some(stored) = &mut self.draft.joins[join].stored {
             [stored.key_column, stored.own_column] = columns;
             stored.keys = keys;
@@ -542,47 +568,12 @@ impl Code<'_, '_> {
         known.insert(format!("bool {is_matched}"), format!("has_match{join}"));
     }
 
-    /// Declares whether a row that has other rows with its key has one with another number.
-    fn differs(
-        &mut self,
-        join: usize,
-        found: String,
-        (own, other): (&Arc<dyn PhysicalExpr>, &Arc<dyn PhysicalExpr>),
-    ) -> Result<String> {
-        let rows = &self.draft.rows.joins[join].rows;
-        let (data_type, of_rows) = (self.data_type(own)?, other.data_type(&rows.schema));
-        if of_rows.map_err(Reason::of)? != data_type {
-            return Err(Reason::new(format!(
-                "{own} and {other} are not compared on GPUs"
-            )));
-        }
-        let (number, min, max) = self.stored(join, |code| code.store_common(other))?;
-        let own = self.value(own)?;
-        if own.kind > Kind::Large {
-            return Err(Reason::new("numbers of more than 64 bits"));
-        }
-        let first = 2 * self.draft.uses.constant(min)?;
-        // Distances modulo the type are equal only if the numbers are.
-        let distances = (own.min.min(min) - min, own.max.max(max) - min);
-        let (kind, unsigned) = match Kind::of(distances.0, distances.1) {
-            Some(Kind::Small) => (own.kind, "u32"),
-            _ => (Kind::Large, "u64"),
-        };
-        let word = format!("static_cast<{unsigned}>(out<{join}, {number}>(joined))");
-        let distance = format!(
-            "static_cast<{unsigned}>({}) - static_cast<{unsigned}>(f.constants[{first}])",
-            own.widened(kind)
-        );
-        let differs =
-            format!("{found} & (({word} == kDifferentNumbers) | ({distance} + 1 != {word}))");
-        let differs = self.declare(Kind::Bool, &differs);
-        let both = self.all(&[Some(&differs), own.valid.as_ref()]);
-        Ok(both.unwrap_or(differs))
-    }
-
     /// Puts the number that all rows of a key have into the table of these rows. Returns its index, and the smallest
     /// and the largest number.
-    fn store_common(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<(usize, i128, i128)> {
+    pub(crate) fn store_common(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+    ) -> Result<(usize, i128, i128)> {
         let value = self.value(expr)?;
         // Two words are no numbers.
         if value.kind > Kind::Large || value.max - value.min >= i128::from(u32::MAX - 2) {
@@ -606,54 +597,44 @@ impl Code<'_, '_> {
         Ok((self.draft.outs.len() - 1, value.min, value.max))
     }
 
-    /// Declares where a row of a join is stored. Returns where the keys of all rows lie.
-    fn store_key(&mut self, keys: &[Value]) -> Result<Dense> {
-        if let Some(stored) = &self.draft.stored {
-            return Ok(stored.dense.clone());
-        }
-        let mut ranges = Vec::new();
-        for value in keys {
-            let first = i64::try_from(value.min).ok();
-            let count = value.max.checked_sub(value.min);
-            let count = count.and_then(|it| u64::try_from(it + 1).ok());
-            let (Some(first), Some(count)) = (first, count) else {
-                return Err(Reason::new("a join by a key of more than 63 bits"));
-            };
-            ranges.push((first, count));
-        }
-        let dense = Dense { ranges };
+    /// Declares where a row of a join is stored, from where the keys of all rows lie.
+    ///
+    /// # Errors
+    /// Why kernels cannot store it.
+    pub(crate) fn store_key(&mut self, keys: &[Value], dense: Option<Dense>) -> Result<()> {
         let of_rows = ELEMENTS_OF_ROW_MAX.saturating_mul(self.draft.scanned.rows);
         let elements_max = of_rows.saturating_add(ELEMENTS_MIN).min(ELEMENTS_MAX);
-        let elements = dense
-            .elements()
-            .ok_or_else(|| Reason::new("a join by keys of more than 64 bits"))?;
-        let is_hashed = elements > elements_max;
-        let index = self.index(keys, &dense)?;
+        let elements = dense.as_ref().and_then(Dense::elements);
+        let elements = elements.filter(|it| *it <= elements_max);
+        let index = self.index(keys, dense.as_ref())?;
         let (rows, spread) = (self.draft.scanned.rows, self.draft.rows.spread);
         let (rows, skew) = match self.draft.rows.are_repeated() {
             true => (rows.saturating_mul(spread), 1),
             false => (rows, spread),
         };
         self.draft.stored = Some(Stored {
-            dense: dense.clone(),
+            dense,
             keys: None,
             key_column: None,
             own_column: None,
-            elements: match is_hashed {
-                true => capacity(rows)?,
-                false => elements,
+            elements: match elements {
+                Some(elements) => elements,
+                None => capacity(rows)?,
             },
             rows,
             skew,
-            is_hashed,
+            is_hashed: elements.is_none(),
             index,
             has_key: None,
         });
-        Ok(dense)
+        Ok(())
     }
 
     /// Declares the element that keys have, and whether they have one.
-    fn index(&mut self, values: &[Value], dense: &Dense) -> Result<Index> {
+    fn index(&mut self, values: &[Value], dense: Option<&Dense>) -> Result<Index> {
+        let Some(dense) = dense else {
+            return self.fingerprint_of(values);
+        };
         let distances = values.iter().zip(&dense.ranges).map(|(value, (first, _))| {
             let first = i128::from(*first);
             (value.min - first, value.max - first)
@@ -712,6 +693,7 @@ impl Code<'_, '_> {
         Ok(Index {
             text: format!("static_cast<{unsigned}>({text})"),
             conditions,
+            equal: Vec::new(),
         })
     }
 }

@@ -14,6 +14,7 @@ use crate::comments::sql;
 use crate::constants::{self, is_constant};
 use crate::domain::{ALL_VALUES_MAX, Domain, Table};
 use crate::expression::Code;
+use crate::fingerprint::WIDE_GROUPS;
 use crate::floats::is_float;
 use crate::groups::{HASHED_KEYS_MAX, Key, Marked, RowTexts, Values};
 use crate::packed::is_number;
@@ -337,7 +338,7 @@ impl Code<'_, '_> {
     /// by number.
     ///
     /// # Errors
-    /// The reason `other` if the key has no numbers or there are too many.
+    /// The reason `other` if the key has no numbers; if there are too many, this or [`WIDE_GROUPS`].
     fn key_of_range(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
@@ -367,6 +368,11 @@ impl Code<'_, '_> {
                 false => self.key_of_halves(expr, data_type),
             };
         }
+        // Fingerprints have room for more.
+        let (most, other) = match is_determined {
+            true => (i64::MAX as u64 - 1, other),
+            false => (HASHED_KEYS_MAX, Reason::new(WIDE_GROUPS)),
+        };
         let step = self.step_of_values(expr);
         let (step, by_step) = step.map_or((1, String::new()), |(step, text)| {
             (step, format!(" / static_cast<u64>({text})"))
@@ -375,18 +381,13 @@ impl Code<'_, '_> {
         let (Ok(count), Ok(first)) = (count, i64::try_from(value.min)) else {
             return Err(other);
         };
-        let most = match is_determined {
-            true => i64::MAX as u64 - 1,
-            false => HASHED_KEYS_MAX,
-        };
         if count as u64 > most {
             return Err(other);
         }
         // The number of NULL is before the others.
-        let kind = if count < i32::MAX as usize {
-            Kind::Small
-        } else {
-            Kind::Large
+        let kind = match count < i32::MAX as usize {
+            true => Kind::Small,
+            false => Kind::Large,
         };
         let constant = 2 * self.draft.uses.constant(first.into())?;
         let distance = format!(
@@ -424,7 +425,7 @@ impl Code<'_, '_> {
         if !matches!(data_type, DataType::Decimal128(..)) {
             return Err(Reason::new("groups by numbers of more than 64 bits"));
         }
-        let too_many = || Reason::new("groups by keys of more than 62 bits");
+        let too_many = || Reason::new(WIDE_GROUPS);
         let halves = self.both_halves(expr)?;
         let counts = halves.each_ref().map(|it| it.max - it.min + 1);
         let [Ok(upper), Ok(lower)] = counts.map(u64::try_from) else {
@@ -476,7 +477,7 @@ impl Code<'_, '_> {
 }
 
 /// Checks that values have one number each. Texts of rows may be equal.
-fn check_different(expr: &Arc<dyn PhysicalExpr>, values: &Values) -> Result<()> {
+pub(crate) fn check_different(expr: &Arc<dyn PhysicalExpr>, values: &Values) -> Result<()> {
     match values {
         Values::Rows(_) => Err(Reason::new(format!("{expr} has too many different values"))),
         Values::Array(_) | Values::Range { .. } | Values::Halves { .. } | Values::Wide(_) => Ok(()),

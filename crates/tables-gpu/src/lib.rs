@@ -42,6 +42,7 @@ mod explain;
 mod expression;
 mod figures;
 mod file_key;
+mod fingerprint;
 mod float_code;
 mod floats;
 mod fragment;

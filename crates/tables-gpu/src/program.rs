@@ -12,6 +12,7 @@ use crate::floats::Parts;
 use crate::fragment::{Exprs, Fragment};
 use crate::groups::{Groups, Key, LastMarked, Needed, Place, Values};
 use crate::joined::{MATCHES_MAX, TURNS_MAX};
+use crate::keys::DeterminedKey;
 use crate::limit::{Limit, Ranking};
 use crate::order::{Order, OrderSlots, SortWord};
 use crate::reason::Reason;
@@ -173,6 +174,17 @@ pub(crate) struct Compiled {
     pub(crate) last_marked: LastMarked,
 }
 
+/// The group of a row, in generated code.
+pub(crate) struct Group {
+    pub(crate) number: String,
+    /// The keys that it is made of.
+    pub(crate) keys: Vec<Key>,
+    /// Number of words with marks of their values.
+    pub(crate) mark_words: usize,
+    /// The keys of the fragment that a fingerprint tells, by their index, if the only key is one.
+    pub(crate) told: Vec<(usize, DeterminedKey)>,
+}
+
 /// How rows change a total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Added {
@@ -221,7 +233,11 @@ impl Compiled {
         let (rows, rows_max, steps) = (draft.scanned.rows, draft.rows_max(), draft.steps()?);
         let mut slots = Slots::new(&mut draft, fragment, rows_max);
         let are_determined = fragment.determined();
-        let (group, keys, mark_words) = slots.group(&fragment.keys, &are_determined)?;
+        let of = (&fragment.keys, &*are_determined);
+        let group = match fragment.seed {
+            0 => slots.group(of)?,
+            seed => slots.fingerprint(of, seed)?,
+        };
         slots.slot(None, "1".to_owned(), Added::UpTo(1));
         // Ranks are computed for all rows, so that their columns are the first to get cursors.
         let ranking = match &fragment.limit {
@@ -230,13 +246,16 @@ impl Compiled {
         };
         let words = slots.sort_slots(fragment)?;
         slots.code.draft.uses.may_look_up = fragment.is_listed;
-        let of_list = fragment.is_listed.then_some((&*group, ranking.as_ref()));
-        let determined = slots.determined((&fragment.keys, &are_determined), of_list)?;
+        let of_list = fragment
+            .is_listed
+            .then_some((&*group.number, ranking.as_ref()));
+        let mut determined = slots.determined(of, of_list)?;
+        let same = slots.told(group.told, &mut determined);
         let place = fragment.has_order_of_table();
         let place = place.then(|| slots.slot(None, PLACE.to_owned(), Added::Maximum));
         let (outputs, of_window) = slots.outputs(fragment, words)?;
         let addend_max = slots.addend_max;
-        let (all, mut add) = slots.added(&group, ranking.as_ref());
+        let (all, mut add) = slots.added(&group.number, ranking.as_ref());
         if has_comments {
             comments::add(&mut add, all.len(), fragment, (&outputs, &determined));
         }
@@ -253,11 +272,11 @@ impl Compiled {
         };
         Ok(Compiled {
             kernel: Kernel::new(draft, steps, &ending)?,
-            keys,
+            keys: group.keys,
             determined,
-            mark_words,
+            mark_words: group.mark_words,
             order: Order::of(fragment.window.as_ref().zip(of_window), &totals)?,
-            selecting: Selecting::new(&fragment.selection, &outputs, &totals)?,
+            selecting: Selecting::new(&fragment.selection, &outputs, (&totals, &same))?,
             totals,
             outputs,
             addend_max,
@@ -297,7 +316,7 @@ impl Compiled {
     /// Returns the groups, from the marks of the kernels that store rows of joins.
     ///
     /// # Errors
-    /// If the combinations of their keys need more than 62 bits.
+    /// If the combinations of several keys need more than 62 bits.
     pub(crate) fn groups(&self, marks: Option<&[u32]>) -> Result<Groups> {
         let mut groups = match self.is_listed {
             true => {
@@ -385,13 +404,8 @@ impl<'k, 'a> Slots<'k, 'a> {
         self.has_group = true;
     }
 
-    /// Declares the group of a row. Returns its number, the keys that no others determine, and the number of words with
-    /// marks of their values.
-    fn group(
-        &mut self,
-        keys: &Exprs,
-        are_determined: &[bool],
-    ) -> Result<(String, Vec<Key>, usize)> {
+    /// Declares the group of a row, by the keys that no others determine.
+    fn group(&mut self, (keys, are_determined): (&Exprs, &[bool])) -> Result<Group> {
         let mut group = String::from("0");
         let (mut all, mut mark_words) = (Vec::new(), 0);
         let keys = keys.iter().enumerate();
@@ -409,7 +423,12 @@ impl<'k, 'a> Slots<'k, 'a> {
             };
             all.push(key);
         }
-        Ok((group, all, mark_words))
+        Ok(Group {
+            number: group,
+            keys: all,
+            mark_words,
+            told: Vec::new(),
+        })
     }
 
     /// Returns the keys that other keys determine. All rows of a group have the same number of each.
@@ -432,19 +451,23 @@ impl<'k, 'a> Slots<'k, 'a> {
             let key = self
                 .code
                 .determined_key(key, (of_list.is_some(), is_wide))?;
-            let mut slot = |number: String| {
-                let number = format!("static_cast<u64>({number})");
-                self.slot(None, number, Added::Maximum)
-            };
-            let determined = Determined {
-                values: key.values,
-                slot: slot(key.number),
-                upper: key.upper.map(&mut slot),
-                valid: key.valid.map(slot),
-            };
-            Ok((index, determined))
+            Ok((index, self.kept(key)))
         });
         determined.collect()
+    }
+
+    /// Returns a key of which all rows of a group have the same number.
+    pub(crate) fn kept(&mut self, key: DeterminedKey) -> Determined {
+        let mut slot = |number: String| {
+            let number = format!("static_cast<u64>({number})");
+            self.slot(None, number, Added::Maximum)
+        };
+        Determined {
+            values: key.values,
+            slot: slot(key.number),
+            upper: key.upper.map(&mut slot),
+            valid: key.valid.map(slot),
+        }
     }
 
     /// Returns the slot of a total, a new one unless there is one of the same code.

@@ -167,14 +167,15 @@ fn wide_plain(total: Total, sign: &str) -> String {
 }
 
 impl Selecting {
-    /// Writes the kernel for groups with these totals. `outputs` are the states of each aggregate.
+    /// Writes the kernel for groups with these totals. `outputs` are the states of each aggregate. `same` are the
+    /// totals of a number that all rows of a group must have, and of its complement.
     ///
     /// # Errors
     /// If an aggregate of the selection is not one of the totals.
     pub(crate) fn new(
         selection: &Selection,
         outputs: &[Vec<Column>],
-        totals: &[Total],
+        (totals, same): (&[Total], &[[usize; 2]]),
     ) -> Result<Selecting, Reason> {
         let value = |aggregate: usize| {
             let value = match outputs[aggregate].as_slice() {
@@ -186,6 +187,13 @@ impl Selecting {
         };
         // The first total is the number of rows.
         let mut selected = format!("group[{}] != 0", totals[0].word);
+        for slots in same {
+            let [number, complement] = slots.map(|slot| totals[slot].word);
+            let _ = write!(
+                selected,
+                " && has_one_number(f, group[{number}], group[{complement}])"
+            );
+        }
         let mut numbers = Vec::new();
         for condition in &selection.conditions {
             let (value, is_some) = value(condition.aggregate)?;
@@ -323,7 +331,7 @@ pub(crate) fn counts(results: &[u8]) -> Vec<u64> {
 
 /// Returns the functions that tell which groups are selected.
 fn head(selected: &str, rank: &str, totals: &[Total]) -> String {
-    let mut text = String::from("#include \"numbers.cuh\"\n");
+    let mut text = String::from("#include \"hash.cuh\"\n");
     let threads = crate::program::THREADS;
     let _ = writeln!(text, "constexpr u32 kThreads = {threads};");
     let _ = writeln!(text, "constexpr u32 kGroupWords = {};", group_words(totals));

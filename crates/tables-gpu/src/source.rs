@@ -13,6 +13,7 @@ use crate::domain::Table;
 use crate::draft::Draft;
 use crate::engine::SOURCES_MAX;
 use crate::expression::Function;
+use crate::fingerprint::has_fingerprints;
 use crate::floats::is_float;
 use crate::groups::Place;
 use crate::halves::has_halves;
@@ -131,8 +132,11 @@ impl Kernel {
             0..=4 if place != Some(Place::Private) => 3,
             _ => 2,
         };
-        // Bounds of slices take more, and so do division and numbers of 128 bits.
-        let takes_more = is_sliced || divides(&self.source) || has_halves(&self.source);
+        // Bounds of slices take more, and so do division, numbers of 128 bits and fingerprints.
+        let takes_more = is_sliced
+            || divides(&self.source)
+            || has_halves(&self.source)
+            || has_fingerprints(&self.source);
         let blocks = if takes_more { blocks.min(2) } else { blocks };
         // Few threads have totals of their own, and their reads alone would leave the memory idle.
         let tiles_ahead = if place == Some(Place::Private) { 4 } else { 0 };
@@ -377,6 +381,8 @@ fn of_joins(draft: &Draft<'_>, steps: &[Function]) -> Result<String> {
 fn conditions(draft: &Draft<'_>) -> String {
     let mut text = String::new();
     for (index, (join, other)) in draft.rows.joins.iter().zip(&draft.joins).enumerate() {
+        let stored = other.stored.as_ref();
+        let compares_keys = stored.is_some_and(|it| it.dense.is_none());
         let search = match join.kind {
             JoinKind::Semi => "kSemi",
             JoinKind::Anti => "kAnti",
@@ -387,13 +393,15 @@ fn conditions(draft: &Draft<'_>) -> String {
                 text,
                 "template <> constexpr Search kSearch<{index}> = Search::{search};"
             );
-        } else if join.repeats && join.condition.is_some() {
+        } else if join.repeats
+            && join.kind == JoinKind::Outer
+            && (join.condition.is_some() || compares_keys)
+        {
             let _ = writeln!(
                 text,
                 "template <> constexpr bool kHasCondition<{index}> = true;"
             );
         }
-        let stored = other.stored.as_ref();
         if stored.is_some_and(|it| it.has_key.is_some()) {
             let _ = writeln!(
                 text,

@@ -21,6 +21,7 @@ use crate::constants;
 use crate::engine::{FAR_APART, Launch, MANY_MATCHES, Ran};
 use crate::explain::printed;
 use crate::figures::Figures;
+use crate::fingerprint::{SAME_FINGERPRINT, is_of_groups};
 use crate::fragment::{Fragment, Rows, Source};
 use crate::from_disk::FromDisk;
 use crate::giving_way::Need;
@@ -132,7 +133,7 @@ impl Work {
             }
             Err(reason) => {
                 self.columns.counts.add_on_cpu(&reason);
-                let of_data = [MANY_MATCHES, TOO_MANY_ROWS, FAR_APART];
+                let of_data = [MANY_MATCHES, TOO_MANY_ROWS, FAR_APART, SAME_FINGERPRINT];
                 if of_data.iter().any(|it| reason.is(it)) || reason.repeated().is_some() {
                     self.columns.hopeless.add(self.number, &reason);
                 }
@@ -201,6 +202,9 @@ impl Work {
     pub(crate) async fn columns(&self, wanted: &[usize]) -> Result<Staying> {
         let tried = self.fragment.latest();
         match self.staying(wanted).await {
+            Err(reason) if is_of_groups(&reason) && tried.repeat(&reason) => {
+                Box::pin(self.columns(wanted)).await
+            }
             // Rows take less memory of the device.
             Err(reason) if reason.missing().is_some() || tried.repeat(&reason) => {
                 tracing::debug!(%reason, "groups leave the device");

@@ -8,7 +8,7 @@
 __device__ inline bool must_end(const Fragment& f) { return load_relaxed(f.flag) != 0; }
 
 // Returns whether the query is cancelled. A kernel that marks what the next run needs goes on if another gives up.
-constexpr u32 kIsCancelled = 7;
+constexpr u32 kIsCancelled = 8;
 __device__ inline bool is_cancelled(const Fragment& f) { return load_relaxed(f.flag) == kIsCancelled; }
 
 // As `must_end`, in a loop over places that begins below `step` and goes on in steps: at the first place, and then

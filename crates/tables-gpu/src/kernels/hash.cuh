@@ -4,9 +4,10 @@
 
 // Instead of the slot of a key.
 constexpr u32 kNoSlot = 0xFFFFFFFF;
-// What the flag tells; the greatest number stays. After the first, a launch is repeated with more room. The last two
-// apply to the marked sources. The host sets it to 7 if the query is cancelled.
+// What the flag tells; the greatest number stays. After the first, a launch is repeated with more room. 5 and 6 apply
+// to the marked sources. The host sets it to 8 if the query is cancelled.
 constexpr u32 kIsFull = 1, kHasManyMatches = 2, kIsFarApart = 3, kIsFullJoin = 4, kHasSameKey = 5, kHasManyRows = 6;
+constexpr u32 kHasSameFingerprint = 7;
 // Indexes of the words behind the flag with a bit for each source: whether several of its rows have the same key, and
 // whether its table has no room for its rows.
 constexpr u32 kSameKeys = 4, kManyRows = 20;
@@ -17,6 +18,23 @@ constexpr u32 kProbes = 256;
 __device__ inline u64 mixed(u64 key) {
     key = (key ^ key >> 33) * 0xFF51AFD7ED558CCDull;
     return (key ^ key >> 33) * 0xC4CEB9FE1A85EC53ull;
+}
+
+// Returns the fingerprint of numbers with one more. If two are equal, and all numbers but one, then so is this one.
+__device__ inline u64 with_number(u64 fingerprint, u64 number) { return mixed(fingerprint ^ number); }
+
+// Returns a fingerprint as a key. Sets the flag if it is the one that is no key: its slot would be an empty one.
+__device__ inline u64 as_key(const Fragment& f, u64 fingerprint, bool is_wanted) {
+    if (is_wanted & (fingerprint == ~0ull)) atomicMax(f.flag, kHasSameFingerprint);
+    return fingerprint;
+}
+
+// Returns whether the rows of a group have one number, from its maximum and that of its complement. If not, sets the
+// flag: different keys have the same fingerprint.
+__device__ inline bool has_one_number(const Fragment& f, u64 number, u64 complement) {
+    if (number == ~complement) return true;
+    atomicMax(f.flag, kHasSameFingerprint);
+    return false;
 }
 
 // Returns where the search for a key begins.

@@ -124,7 +124,7 @@ inline double __ddiv_rn(double a, double b) { return a / b; }
 extern u64 looks_left;
 bool is_flag(const u32* word);
 inline u32 load_relaxed(const u32* word) {
-    if (is_flag(word) && looks_left-- == 0) *const_cast<u32*>(word) = 7;
+    if (is_flag(word) && looks_left-- == 0) *const_cast<u32*>(word) = 8;
     return *word;
 }
 inline u32 atomicOr(u32* to, u32 bits) {
