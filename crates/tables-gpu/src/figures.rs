@@ -10,6 +10,17 @@ use crate::columns::Resident;
 use crate::engine::Launch;
 use crate::from_disk::FromDisk;
 
+/// Rows that were divided by the slices of the table of a join.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Divided {
+    pub(crate) rows: u64,
+    /// Number of slices.
+    pub(crate) count: usize,
+    pub(crate) bytes: u64,
+    /// Whether they are in memory of the host.
+    pub(crate) are_on_host: bool,
+}
+
 /// What kernels did.
 #[derive(Debug)]
 pub(crate) struct Figures {
@@ -30,6 +41,8 @@ pub(crate) struct Figures {
     /// Number of times that tables of joins were made, and of slices of the groups.
     pub(crate) table_slices: usize,
     pub(crate) group_slices: usize,
+    /// What was divided, if anything was.
+    pub(crate) divided: Option<Divided>,
     /// Bytes of these columns, without chunks that are skipped.
     pub(crate) bytes: Bytes,
     /// Time of the kernels on the device.
@@ -56,6 +69,7 @@ impl Figures {
             group_bytes: 0,
             table_slices: 1,
             group_slices: 0,
+            divided: None,
             bytes: Bytes::default(),
             took: Duration::ZERO,
             from_disk: FromDisk::default(),
@@ -132,6 +146,16 @@ impl Figures {
             if slices > 1 {
                 text += &format!(" in {slices} slices");
             }
+        }
+        if let Some(divided) = self.divided {
+            let Divided { rows, count, .. } = divided;
+            let megabytes = megabytes(divided.bytes);
+            text += &format!(", {rows} rows in {count} partitions of {megabytes:.1} MB");
+            text += if divided.are_on_host {
+                " on the host"
+            } else {
+                ""
+            };
         }
         text += &format!(", by {kernels} in {:.3} ms", ms(self.took));
         if self.devices.len() > 1 {

@@ -29,10 +29,11 @@ template <u32 kJoin> constexpr bool kTellsOfAll = false;
 // What that word tells: whether there are rows, and whether the key of one is NULL.
 constexpr u32 kHasRows = 1, kHasNull = 2;
 
-// The elements of a row in the tables of its joins.
+// The elements of a row in the tables of its joins. Behind them is the number of its slice, if rows are divided.
 struct Joined {
-    u32 word[kJoinWords > 0 ? kJoinWords : 1];
+    u32 word[kJoinWords + 1];
 };
+constexpr u32 kSliceWord = kJoinWords;
 
 // Returns element `index` of a word's array, whose elements have this many bits; 0 if it is not wanted.
 template <u32 kBits> __device__ inline u32 read_element(const u8* array, u64 index, bool is_wanted) {
@@ -93,8 +94,14 @@ template <u32 kJoin> __device__ inline bool next_place(const Fragment& f, Joined
 }
 
 // Reads the element of a row in the table of a join. If the join repeats rows, reads that of the next. Returns whether
-// there is a row; not if it is not wanted.
+// there is a row; not if it is not wanted. If rows are divided by the slices of the table, tells only that of the row.
 template <u32 kJoin> __device__ inline bool look_up(const Fragment& f, Joined& joined, u64 index, bool is_wanted) {
+    if constexpr (kIsDividing && kJoin == kDividedJoin) {
+        // As `is_here`.
+        const u64 place = is_wanted ? place_of<kIsHashed[kJoin]>(index) : 0;
+        joined.word[kSliceWord] = static_cast<u32>(place / f.slice_counts[kJoin]);
+        return false;
+    }
     constexpr u32 kFirst = kFirstWord[kJoin];
     if constexpr (kIsSliced) {
         is_wanted &= is_here<kJoin>(f, index, true);
