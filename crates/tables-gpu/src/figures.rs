@@ -10,15 +10,15 @@ use crate::columns::Resident;
 use crate::engine::Launch;
 use crate::from_disk::FromDisk;
 
-/// Rows that were divided by the slices of the table of a join.
+/// Rows that were divided by the slices of tables of joins.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Divided {
     pub(crate) rows: u64,
-    /// Number of slices.
+    /// Largest number of slices.
     pub(crate) count: usize,
     pub(crate) bytes: u64,
-    /// Whether they are in memory of the host.
-    pub(crate) are_on_host: bool,
+    /// The bytes of those in memory of the host.
+    pub(crate) host_bytes: u64,
 }
 
 /// What kernels did.
@@ -41,8 +41,7 @@ pub(crate) struct Figures {
     /// Number of times that tables of joins were made, and of slices of the groups.
     pub(crate) table_slices: usize,
     pub(crate) group_slices: usize,
-    /// What was divided, if anything was.
-    pub(crate) divided: Option<Divided>,
+    pub(crate) divided: Divided,
     /// Bytes of these columns, without chunks that are skipped.
     pub(crate) bytes: Bytes,
     /// Time of the kernels on the device.
@@ -69,7 +68,7 @@ impl Figures {
             group_bytes: 0,
             table_slices: 1,
             group_slices: 0,
-            divided: None,
+            divided: Divided::default(),
             bytes: Bytes::default(),
             took: Duration::ZERO,
             from_disk: FromDisk::default(),
@@ -147,15 +146,14 @@ impl Figures {
                 text += &format!(" in {slices} slices");
             }
         }
-        if let Some(divided) = self.divided {
-            let Divided { rows, count, .. } = divided;
-            let megabytes = megabytes(divided.bytes);
-            text += &format!(", {rows} rows in {count} partitions of {megabytes:.1} MB");
-            text += if divided.are_on_host {
-                " on the host"
-            } else {
-                ""
-            };
+        if self.divided.count > 0 {
+            let Divided { rows, count, .. } = self.divided;
+            let (bytes, host) = (self.divided.bytes, self.divided.host_bytes);
+            text += &format!(
+                ", {rows} rows in {count} partitions of {:.1} MB, of which {:.1} MB on the host",
+                megabytes(bytes),
+                megabytes(host)
+            );
         }
         text += &format!(", by {kernels} in {:.3} ms", ms(self.took));
         if self.devices.len() > 1 {

@@ -326,8 +326,6 @@ pub(crate) struct Needed {
     slots: AtomicUsize,
     /// Slices of a hash table, and 0 for one.
     slices: AtomicU64,
-    /// Bytes of the rows that were counted to be divided, and 0 if none were.
-    divided: AtomicU64,
 }
 
 impl Needed {
@@ -346,14 +344,6 @@ impl Needed {
     pub(crate) fn put_slices(&self, slices: usize) {
         let slices = slices.next_power_of_two() as u64;
         self.slices.store(slices, Ordering::Relaxed);
-    }
-
-    pub(crate) fn divided(&self) -> u64 {
-        self.divided.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn put_divided(&self, bytes: u64) {
-        self.divided.store(bytes, Ordering::Relaxed);
     }
 }
 

@@ -1,7 +1,6 @@
 //! The kernels of a fragment as they are run: first those that store the rows of joins in tables, then the one that
 //! adds the totals.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,12 +13,12 @@ use crate::engine::{KernelLaunch, Keys, Launch, Memory};
 use crate::giving_way::Need;
 use crate::groups::{Groups, Place};
 use crate::joined::SLOTS_MIN;
-use crate::partitions::{Area, Partitions};
+use crate::partitions::{Area, Partitions, Side};
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::selection::COUNTS_BYTES;
 use crate::slice::{HASH_PLACES, KeyColumn, SLICES_MAX, Slice};
-use crate::source::{Build, Division, Kernel};
+use crate::source::{Build, Kernel};
 use crate::spread::Spread;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -42,11 +41,11 @@ pub(crate) struct Joins {
     /// Bytes of the tables if they were whole.
     whole_bytes: u64,
     /// Number of slices of the table of each join.
-    counts: Vec<u64>,
+    pub(crate) counts: Vec<u64>,
     /// The slices of all tables, for each time that they are made.
-    turns: Vec<Vec<Slice>>,
-    /// The rows that look up the tables, if they are divided by slices.
-    pub(crate) partitions: Option<Partitions>,
+    pub(crate) turns: Vec<Vec<Slice>>,
+    /// The rows that are divided by slices.
+    pub(crate) partitions: Vec<Partitions>,
 }
 
 impl Default for Joins {
@@ -58,7 +57,7 @@ impl Default for Joins {
             whole_bytes: 0,
             counts: Vec::new(),
             turns: vec![Vec::new()],
-            partitions: None,
+            partitions: Vec::new(),
         }
     }
 }
@@ -76,6 +75,8 @@ struct Table<'a> {
     /// Number of rows that have room, if the join repeats rows.
     rows: u64,
     slice: Slice,
+    /// The rows of the slice, if they are divided.
+    partition: Option<&'a Resident>,
 }
 
 fn area(elements: u64, bits: u32) -> u64 {
@@ -231,7 +232,7 @@ impl Joins {
             whole_bytes: whole.fold(0, u64::saturating_add),
             counts,
             turns,
-            partitions: None,
+            partitions: Vec::new(),
         })
     }
 
@@ -245,52 +246,20 @@ impl Joins {
         self.whole_bytes
     }
 
-    /// Returns the number of slices of the table of a join.
-    pub(crate) fn slices(&self, join: usize) -> usize {
-        self.counts[join] as usize
-    }
-
-    /// Returns how rows are divided by the table with the most slices of those that can divide them; `None` if none
-    /// can.
-    pub(crate) fn division(&self, kernel: &Kernel) -> Option<Division> {
-        let mut sliced: Vec<usize> = (0..self.counts.len()).collect();
-        sliced.retain(|join| self.counts[*join] > 1);
-        sliced.sort_by_key(|join| Reverse(self.counts[*join]));
-        let mut divisions = sliced.into_iter();
-        divisions.find_map(|join| kernel.division(join, &self.counts))
-    }
-
-    /// Returns the bytes that the kernel that adds totals reads for all slices, if its rows are not divided.
-    ///
-    /// # Errors
-    /// If the columns of a file do not have the same rows.
-    pub(crate) fn bytes_of_turns(&self, (resident, compiled, _): Of<'_>) -> Result<Bytes> {
-        let kernel = &compiled.kernel;
-        let resident = &resident[kernel.of_source];
-        let mut bytes = Bytes::default();
-        for turn in &self.turns {
-            let keys = kernel.builds.iter().map(|it| it.stored.key_column);
-            let slices = turn.iter().copied().zip(keys);
-            let chunks = chunks(compiled, (kernel, resident), slices)?;
-            bytes += bytes_read(resident, &kernel.columns, &chunks);
-        }
-        Ok(bytes)
-    }
-
-    /// Returns the kernel that divides the rows of chunks by the slices of the table of a join, and writes them to an
-    /// area; or that counts them before, behind kernels that make the tables which it looks up. What it counts are
-    /// numbers of 32 bits: those of each slice for each chunk with rows.
+    /// Returns the kernel that divides the rows of chunks of a side, and writes them to an area; or that counts them
+    /// before, behind kernels that make the tables which it looks up. What it counts are numbers of 32 bits: those of
+    /// each slice for each chunk with rows.
     ///
     /// # Errors
     /// If the columns of a file do not have the same rows.
     pub(crate) fn dividing(
         &self,
         of: Of<'_>,
-        division: Division,
+        side: Side,
         (chunks, area): (Vec<Vec<u32>>, Option<Area<'_>>),
         waits: bool,
     ) -> Result<Launch> {
-        let (kernel, slices) = (&of.1.kernel, self.slices(division.join));
+        let (kernel, slices) = (side.kernel(of.1), self.slices(side.join));
         let count = chunks.iter().flatten().filter(|rows| **rows > 0).count();
         let marks_at = (4 * slices * count).next_multiple_of(ALIGNMENT as usize);
         let mut launch = Launch {
@@ -302,14 +271,20 @@ impl Joins {
         let tables = self.tables(of.1, &self.turns[0]);
         let mut columns = kernel.columns.len();
         if area.is_none() {
-            let before = kernel.joins_of(division.steps);
+            let before = kernel.joins_of(side.division.steps);
             self.make(before.map(|it| &tables[it]), of, &mut launch, marks_at)?;
-            columns = division.columns;
+            columns = side.division.columns;
         }
-        let program = (kernel.dividing(division), columns);
+        let program = (kernel.dividing(side.division), columns);
         let rows = &of.0[kernel.of_source];
-        let with = (kernel, tables.as_slice(), None);
+        // Rows that are stored look up nothing.
+        let looked_up: &[Table<'_>] = match side.is_stored() {
+            true => &[],
+            false => &tables,
+        };
+        let with = (kernel, looked_up, None);
         let mut divides = over(&mut launch, (rows, of.2), chunks, with, program)?;
+        divides.own_slice = self.turns[0][side.join];
         divides.own_rows = slices as u32;
         // Of a block, for each slice.
         divides.shared_bytes = 8 * slices as u32;
@@ -341,19 +316,28 @@ impl Joins {
     }
 
     /// Returns the tables with these slices.
-    fn tables<'a>(&self, compiled: &'a Compiled, turn: &[Slice]) -> Vec<Table<'a>> {
+    fn tables<'a>(&'a self, compiled: &'a Compiled, turn: &[Slice]) -> Vec<Table<'a>> {
         let mut end = self.memory.as_ref().map_or(0, |it| it.address);
-        let builds = compiled.kernel.builds.iter().zip(turn).zip(&self.counts);
+        let builds = compiled.kernel.builds.iter().enumerate();
         builds
-            .map(|((build, slice), count)| Table::new(build, (*slice, *count), &mut end))
+            .map(|(join, build)| Table {
+                partition: self.partition(turn, Some(join)),
+                ..Table::new(build, (turn[join], self.counts[join]), &mut end)
+            })
             .collect()
     }
 
-    /// Returns the rows of the slices of a turn, if rows are divided.
-    fn partition(&self, turn: &[Slice]) -> Option<&Resident> {
-        let partitions = self.partitions.as_ref()?;
-        let slice = turn[partitions.join];
-        partitions.slices.get((slice.first / slice.count) as usize)
+    /// Returns the rows of the slices of a turn, if they are divided: those that are stored in the table of a join, or
+    /// those that look up the tables.
+    fn partition(&self, turn: &[Slice], stored: Option<usize>) -> Option<&Resident> {
+        let is_wanted = |side: Side| match stored {
+            Some(join) => side.is_stored() && side.join == join,
+            None => !side.is_stored(),
+        };
+        let mut all = self.partitions.iter();
+        let divided = all.find(|it| is_wanted(it.side))?;
+        let slice = turn[divided.side.join];
+        divided.slices.get((slice.first / slice.count) as usize)
     }
 
     /// Adds the kernels that make tables to a launch. They write marks of keys to results from `marks_at` on.
@@ -409,6 +393,7 @@ impl<'a> Table<'a> {
             seen,
             rows: rows_of(build, count),
             slice,
+            partition: None,
         }
     }
 
@@ -418,7 +403,7 @@ impl<'a> Table<'a> {
             join.make(launch, of, marks_at)?;
         }
         let own = (self.slice, self.build.stored.own_column);
-        let kernels = (&self.build.kernel, &self.joins[..], None);
+        let kernels = (&self.build.kernel, &self.joins[..], self.partition);
         let kernel = KernelLaunch {
             own_words: self.words.clone(),
             own_keys: self.keys,
@@ -532,7 +517,7 @@ pub(crate) fn last(
             ..kernel(
                 &mut launch,
                 of,
-                (&compiled.kernel, &tables, joins.partition(turn)),
+                (&compiled.kernel, &tables, joins.partition(turn, None)),
                 (own, Some(groups), Some(spread)),
             )?
         };
@@ -548,7 +533,7 @@ pub(crate) fn last(
 }
 
 /// Returns the numbers of rows of the chunks of a kernel, with 0 for those without rows that count in these slices.
-fn chunks(
+pub(crate) fn chunks(
     compiled: &Compiled,
     (kernel, resident): (&Kernel, &Resident),
     slices: impl Iterator<Item = (Slice, Option<KeyColumn>)>,

@@ -4,6 +4,7 @@
 //! device, or of the host: then some chunks at a time to the device, and from there to the host while the next ones are
 //! divided.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,10 +19,11 @@ use crate::engine::Memory;
 use crate::figures::{Divided, Figures};
 use crate::giving_way::Need;
 use crate::gpu::words;
-use crate::launches::{Of, bytes_read};
+use crate::launches::{Joins, Of, bytes_read, chunks};
 use crate::packed::TILE_ROWS;
+use crate::program::Compiled;
 use crate::reason::Reason;
-use crate::source::Division;
+use crate::source::{Division, Kernel};
 use crate::work::{Ready, Work};
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -34,11 +36,18 @@ const UNIT_BYTES: u64 = 4 * UNIT_WORDS;
 /// How many bytes of device memory kernels read in the time of one of host memory.
 const DEVICE_RATE: u64 = 50;
 
+/// Rows that are divided by the slices of the table of a join.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Side {
+    /// Index of the join.
+    pub(crate) join: usize,
+    pub(crate) division: Division,
+}
+
 /// The rows of the slices of the table of a join.
 #[derive(Debug)]
 pub(crate) struct Partitions {
-    /// Index of the join.
-    pub(crate) join: usize,
+    pub(crate) side: Side,
     pub(crate) slices: Vec<Resident>,
 }
 
@@ -93,6 +102,21 @@ struct Times {
     once: u64,
     /// How often each partition is read.
     reads: u64,
+}
+
+impl Side {
+    /// Returns whether the rows are those that are stored in the table.
+    pub(crate) fn is_stored(self) -> bool {
+        self.division.join.is_none()
+    }
+
+    /// Returns the kernel that reads the rows.
+    pub(crate) fn kernel(self, compiled: &Compiled) -> &Kernel {
+        match self.is_stored() {
+            true => &compiled.kernel.builds[self.join].kernel,
+            false => &compiled.kernel,
+        }
+    }
 }
 
 /// Returns the time of a read.
@@ -308,31 +332,83 @@ impl Batch {
     }
 }
 
+impl Joins {
+    /// Returns the number of slices of the table of a join.
+    pub(crate) fn slices(&self, join: usize) -> usize {
+        self.counts[join] as usize
+    }
+
+    /// Returns the rows that can be divided: those that are stored in tables in slices, and those that look up the
+    /// tables, by the one with the most slices of those that can divide them.
+    fn sides(&self, kernel: &Kernel) -> Vec<Side> {
+        let mut sliced: Vec<usize> = (0..self.counts.len()).collect();
+        sliced.retain(|join| self.counts[*join] > 1);
+        sliced.sort_by_key(|join| Reverse(self.counts[*join]));
+        let side = |join: usize, division| Side { join, division };
+        let stored = sliced.iter().filter_map(|join| {
+            let division = kernel.builds[*join].division();
+            division.map(|it| side(*join, it))
+        });
+        let rows = sliced.iter().find_map(|join| {
+            let division = kernel.division(*join, &self.counts);
+            division.map(|it| side(*join, it))
+        });
+        stored.chain(rows).collect()
+    }
+
+    /// Returns the bytes of the rows of a side that kernels read for all slices, if these are not divided.
+    ///
+    /// # Errors
+    /// If the columns of a file do not have the same rows.
+    fn bytes_of_turns(&self, of: Of<'_>, side: Side) -> Result<Bytes> {
+        let (kernel, builds) = (side.kernel(of.1), &of.1.kernel.builds);
+        let resident = &of.0[kernel.of_source];
+        let mut bytes = Bytes::default();
+        for turn in &self.turns {
+            let own = (turn[side.join], builds[side.join].stored.own_column);
+            let others = builds.iter().map(|it| it.stored.key_column);
+            let slices = match side.is_stored() {
+                true => vec![own],
+                false => turn.iter().copied().zip(others).collect(),
+            };
+            let chunks = chunks(of.1, (kernel, resident), slices.into_iter())?;
+            bytes += bytes_read(resident, &kernel.columns, &chunks);
+        }
+        Ok(bytes)
+    }
+}
+
 impl Work {
-    /// Divides the rows that look up tables in slices, if that takes less time than to read all rows for each slice,
-    /// and there is room for them.
+    /// Divides rows that look up tables in slices, and those that are stored there, if that takes less time than to
+    /// read all rows for each slice, and there is room for them.
     pub(crate) async fn divide(&self, ready: &mut Ready, figures: &mut Figures) {
-        let divided = self.divided(ready, figures).await;
-        match divided {
-            Ok(partitions) => ready.joins[0].partitions = partitions,
-            Err(reason) => tracing::debug!(%reason, "rows are not divided"),
+        if ready.joins.len() > 1 || ready.compiled.place.is_some() {
+            return;
+        }
+        for side in ready.joins[0].sides(&ready.compiled.kernel) {
+            let divided = self.divided(ready, side, figures).await;
+            match divided {
+                Ok(partitions) => ready.joins[0].partitions.extend(partitions),
+                Err(reason) => tracing::debug!(%reason, "rows are not divided"),
+            }
         }
     }
 
-    async fn divided(&self, ready: &Ready, figures: &mut Figures) -> Result<Option<Partitions>> {
-        let (compiled, rows, joins) = (&*ready.compiled, ready.rows(), &ready.joins[0]);
-        if ready.joins.len() > 1 || rows.is_on_disk() || compiled.place.is_some() {
-            return Ok(None);
-        }
-        let Some(division) = joins.division(&compiled.kernel) else {
-            return Ok(None);
-        };
-        let kernel = &compiled.kernel;
+    /// Returns the rows of a side, divided; `None` if they stay as they are.
+    async fn divided(
+        &self,
+        ready: &Ready,
+        side: Side,
+        figures: &mut Figures,
+    ) -> Result<Option<Partitions>> {
+        let (compiled, joins) = (&*ready.compiled, &ready.joins[0]);
+        let kernel = side.kernel(compiled);
+        let rows = &ready.resident[kernel.of_source];
         let chunks = compiled.counting.rows(kernel.of_source, rows.chunks()?);
-        if chunks.iter().flatten().all(|rows| *rows == 0) {
+        if rows.is_on_disk() || chunks.iter().flatten().all(|rows| *rows == 0) {
             return Ok(None);
         }
-        let times = self.times(ready, division, &chunks)?;
+        let times = self.times(ready, side, &chunks)?;
         let always = self.columns.always_divides.load(Ordering::Relaxed);
         let are_divided = |bytes: u64| {
             let is_better =
@@ -340,37 +416,32 @@ impl Work {
             always || times.is_some_and(is_better)
         };
         // What they are is known from a run before.
-        if !are_divided(compiled.needed.divided()) {
+        if !are_divided(kernel.divided_bytes.load(Ordering::Relaxed)) {
             return Ok(None);
         }
-        let counts = self.counted_rows(ready, division, &chunks, figures).await?;
+        let counts = self.counted_rows(ready, side, &chunks, figures).await?;
         let columns = (rows, kernel.columns.as_slice());
-        let slices = (joins.slices(division.join), counts.as_slice());
+        let slices = (joins.slices(side.join), counts.as_slice());
         let layout = Layout::new(columns, slices, &chunks, u64::MAX)?;
-        compiled.needed.put_divided(layout.bytes());
-        if !are_divided(layout.bytes()) {
+        let bytes = layout.bytes();
+        kernel.divided_bytes.store(bytes, Ordering::Relaxed);
+        if !are_divided(bytes) {
             return Ok(None);
         }
-        self.written_rows(ready, division, layout, &chunks, figures)
-            .await
-            .map(Some)
+        let written = self.written_rows(ready, side, layout, &chunks, figures);
+        Ok(Some(written.await?))
     }
 
     /// Returns the times with and without partitions; `None` if slices read nothing of the host.
-    fn times(
-        &self,
-        ready: &Ready,
-        division: Division,
-        chunks: &[Vec<u32>],
-    ) -> Result<Option<Times>> {
-        let (compiled, joins) = (&*ready.compiled, &ready.joins[0]);
-        let slices = joins.bytes_of_turns(of(ready))?;
-        let columns = &compiled.kernel.columns;
-        let read = |columns: &[usize]| time(bytes_read(ready.rows(), columns, chunks));
+    fn times(&self, ready: &Ready, side: Side, chunks: &[Vec<u32>]) -> Result<Option<Times>> {
+        let (kernel, joins) = (side.kernel(&ready.compiled), &ready.joins[0]);
+        let slices = joins.bytes_of_turns(of(ready), side)?;
+        let (rows, columns) = (&ready.resident[kernel.of_source], &kernel.columns);
+        let read = |columns: &[usize]| time(bytes_read(rows, columns, chunks));
         Ok((slices.host > 0).then(|| Times {
             slices: time(slices),
-            once: read(columns) + read(&columns[..division.columns]),
-            reads: (joins.turns() / joins.slices(division.join)) as u64,
+            once: read(columns) + read(&columns[..side.division.columns]),
+            reads: (joins.turns() / joins.slices(side.join)) as u64,
         }))
     }
 
@@ -386,17 +457,17 @@ impl Work {
     async fn counted_rows(
         &self,
         ready: &Ready,
-        division: Division,
+        side: Side,
         chunks: &[Vec<u32>],
         figures: &mut Figures,
     ) -> Result<Vec<u32>> {
         let (joins, waits) = (&ready.joins[0], self.options.waits);
         let rows = (chunks.to_vec(), None);
-        let launch = joins.dividing(of(ready), division, rows, waits)?;
+        let launch = joins.dividing(of(ready), side, rows, waits)?;
         let ran = self.run(ready.spread.devices[0], launch, figures).await?;
         let with_rows = chunks.iter().flatten().filter(|rows| **rows > 0);
         let mut counts = words(ran.results());
-        counts.truncate(with_rows.count() * joins.slices(division.join));
+        counts.truncate(with_rows.count() * joins.slices(side.join));
         Ok(counts)
     }
 
@@ -404,7 +475,7 @@ impl Work {
     async fn written_rows(
         &self,
         ready: &Ready,
-        division: Division,
+        side: Side,
         mut layout: Layout<'_>,
         chunks: &[Vec<u32>],
         figures: &mut Figures,
@@ -419,7 +490,7 @@ impl Work {
         let memory = match on_device {
             Some(memory) => {
                 let of_batch = (&layout.batches[0], &memory);
-                self.write_batch(ready, division, of_batch, figures).await?;
+                self.write_batch(ready, side, of_batch, figures).await?;
                 vec![memory]
             }
             None => {
@@ -427,28 +498,29 @@ impl Work {
                 let columns = (layout.resident, layout.columns);
                 let slices = (layout.slices, layout.counts);
                 layout = Layout::new(columns, slices, chunks, most)?;
-                self.on_host(ready, division, &layout, figures).await?
+                self.on_host(ready, side, &layout, figures).await?
             }
         };
         let with = (&*self.columns, device, used);
         let slices = layout.residents(&memory, with).await?;
-        figures.divided = Some(Divided {
-            rows: layout.counts.iter().map(|it| u64::from(*it)).sum(),
-            count: layout.slices,
-            bytes: layout.bytes(),
-            are_on_host,
-        });
-        Ok(Partitions {
-            join: division.join,
-            slices,
-        })
+        let Divided {
+            rows,
+            count,
+            bytes,
+            host_bytes,
+        } = &mut figures.divided;
+        *rows += layout.counts.iter().map(|it| u64::from(*it)).sum::<u64>();
+        *count = layout.slices.max(*count);
+        *bytes += layout.bytes();
+        *host_bytes += if are_on_host { layout.bytes() } else { 0 };
+        Ok(Partitions { side, slices })
     }
 
     /// Divides the rows batch by batch. Returns the memory of the host that each is in.
     async fn on_host(
         &self,
         ready: &Ready,
-        division: Division,
+        side: Side,
         layout: &Layout<'_>,
         figures: &mut Figures,
     ) -> Result<Vec<Memory>> {
@@ -464,7 +536,7 @@ impl Work {
         let mut copied: Option<BoxFuture<'static, Result<Memory>>> = None;
         for (index, batch) in layout.batches.iter().enumerate() {
             let area = &areas[index % areas.len()];
-            let written = self.write_batch(ready, division, (batch, area), figures);
+            let written = self.write_batch(ready, side, (batch, area), figures);
             match copied.take() {
                 Some(copied) => memory.push(try_join(written, copied).await?.1),
                 None => written.await?,
@@ -482,13 +554,13 @@ impl Work {
     async fn write_batch(
         &self,
         ready: &Ready,
-        division: Division,
+        side: Side,
         (batch, memory): (&Batch, &Memory),
         figures: &mut Figures,
     ) -> Result<()> {
         let (joins, waits) = (&ready.joins[0], self.options.waits);
         let rows = (batch.chunks.clone(), Some(batch.area(memory)));
-        let launch = joins.dividing(of(ready), division, rows, waits)?;
+        let launch = joins.dividing(of(ready), side, rows, waits)?;
         self.run(ready.spread.devices[0], launch, figures).await?;
         Ok(())
     }

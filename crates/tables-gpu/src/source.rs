@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::sync::atomic::AtomicU64;
 
 use forebay_device::cuda::{KernelArguments, Program, ProgramSpec, device_header};
 use parking_lot::Mutex;
@@ -42,11 +43,11 @@ type Variant = (Option<Place>, bool, Option<Division>);
 /// How a kernel divides its rows by the slices of the table of a join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Division {
-    /// Index of the join.
-    pub(crate) join: usize,
+    /// Index of the join that they look up; `None` of rows that the kernel stores in the table.
+    pub(crate) join: Option<usize>,
     /// Number of steps that leave out rows before.
     pub(crate) steps: usize,
-    /// Number of columns that these steps and the look at the join read: the first ones.
+    /// Number of columns that are read until the slice of a row is known: the first ones.
     pub(crate) columns: usize,
 }
 
@@ -77,6 +78,8 @@ pub(crate) struct Kernel {
     steps: Vec<Step>,
     /// For each join, the others whose columns its keys have.
     key_joins: Vec<Vec<usize>>,
+    /// Bytes of its rows when they were counted to be divided, and 0 if they were not.
+    pub(crate) divided_bytes: AtomicU64,
     /// The programs that were made of it.
     programs: Mutex<Vec<(Variant, Program)>>,
 }
@@ -122,10 +125,11 @@ impl Kernel {
         self.variant((place, is_sliced, None))
     }
 
-    /// Returns the program that divides the rows to which totals are added.
+    /// Returns the program that divides the rows.
     pub(crate) fn dividing(&self, division: Division) -> Program {
         // No total is added.
-        self.variant((Some(Place::Registers), false, Some(division)))
+        let place = division.join.map(|_| Place::Registers);
+        self.variant((place, false, Some(division)))
     }
 
     fn variant(&self, wanted: Variant) -> Program {
@@ -143,8 +147,8 @@ impl Kernel {
         self.spec((place, false, None)).source.to_string()
     }
 
-    /// Returns how rows are divided by the slices of the table of a join, if the tables are made in this many slices;
-    /// `None` if rows cannot be divided. The steps before look up whole tables alone, in which a row has one match.
+    /// Returns how rows are divided by the slices of the table of a join that they look up, if the tables are made in
+    /// this many slices; `None` if they cannot be. The steps before look up whole tables alone, in which a row has one match.
     pub(crate) fn division(&self, join: usize, slices: &[u64]) -> Option<Division> {
         let is_left_out = |it: usize| slices[it] > 1 || self.builds[it].repeats;
         let mut steps = self.steps.iter();
@@ -154,7 +158,7 @@ impl Kernel {
         let step = self.steps.iter().find(|it| it.join == Some(join))?;
         let can = are_known && self.columns.len() <= CURSORS_MAX;
         can.then_some(Division {
-            join,
+            join: Some(join),
             steps: before,
             columns: step.columns?,
         })
@@ -202,7 +206,7 @@ impl Kernel {
         };
         let is_dividing = division.is_some();
         let (join, steps, columns) =
-            division.map_or((0, 0, 0), |it| (it.join, it.steps, it.columns));
+            division.map_or((0, 0, 0), |it| (it.join.unwrap_or(0), it.steps, it.columns));
         let source = format!(
             "{fewer}, kTilesAhead = {tiles_ahead};\n\
              constexpr bool kIsSliced = {is_sliced}, kIsDividing = {is_dividing};\n\
@@ -249,6 +253,7 @@ impl Kernel {
             programs: Mutex::default(),
             steps,
             key_joins,
+            divided_bytes: AtomicU64::new(0),
             builds: builds
                 .map(|(draft, join)| Build::new(draft, join))
                 .collect::<Result<_>>()?,
@@ -319,6 +324,19 @@ impl Build {
             has_common_word: common_word.is_some(),
             words,
             repeats: join.repeats,
+        })
+    }
+
+    /// Returns how the rows that are stored are divided by the slices of the table; `None` if they cannot be. The rows of
+    /// joins have others, and each slice is told of all rows of `NOT IN`.
+    pub(crate) fn division(&self) -> Option<Division> {
+        let kernel = &self.kernel;
+        let is_plain = kernel.builds.is_empty() && self.word_of_all.is_none();
+        let can = is_plain && kernel.columns.len() <= CURSORS_MAX;
+        can.then_some(Division {
+            join: None,
+            steps: kernel.steps.len(),
+            columns: kernel.columns.len(),
         })
     }
 

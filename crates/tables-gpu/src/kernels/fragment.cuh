@@ -212,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
             columns.place = static_cast<u64>(of.file) << 40 | static_cast<u64>(of.index) << 18 | first;
             const u32 left = first < rows ? rows - first : 0;
             if constexpr (kIsDividing)
-                divide_tile<kIsDividing>(f, columns, left, chunk);
+                divide_tile<kIsDividing, step_of_division()>(f, columns, left, chunk);
             else
                 add_tile(f, columns, left, totals);
             first += kThreads * kRows;

@@ -157,6 +157,9 @@ struct Table {
     // A slice has room for somewhat more rows than the mean.
     static constexpr bool kMayBeFull = kIsSliced && kOwnRepeats;
 
+    // If rows are divided, the slice of the last one that was stored.
+    u32 slice;
+
     __device__ void start(const Fragment&) {}
     __device__ void finish(const Fragment&) {}
 
@@ -177,7 +180,7 @@ struct Table {
 
     // Marks a value of a key in bits from the word `first` on.
     __device__ void mark(const Fragment& f, u32 first, u32 number, bool is_wanted) {
-        if (!is_wanted) return;
+        if (kIsDividing || !is_wanted) return;
         u32* word = reinterpret_cast<u32*>(f.results) + first + number / 32;
         const u32 bit = 1u << number % 32;
         // Many rows have the same value.
@@ -202,9 +205,13 @@ struct Table {
         if ((load_relaxed(told) & bits) != bits) atomicOr(told, bits);
     }
 
-    // Stores a row. An element of one bit is that of `seen`.
+    // Stores a row, or tells its slice if rows are divided. An element of one bit is that of `seen`.
     __device__ void store(const Fragment& f, u64 index, bool is_wanted, const Words& words) {
         if (!is_wanted) return;
+        if constexpr (kIsDividing) {
+            slice = static_cast<u32>(place_of<kIsOwnHashed>(index) / f.own_count);
+            return;
+        }
         if constexpr (kIsSliced) {
             if (!is_in_slice(place_of<kIsOwnHashed>(index), f.own_first, f.own_count)) return;
             if constexpr (!kIsOwnHashed) index -= f.own_first;

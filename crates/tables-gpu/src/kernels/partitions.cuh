@@ -1,5 +1,5 @@
-// Divides rows by the slices of the table of a join: each row goes to the chunk of its slice, packed as it was. So the
-// kernel that uses the rows reads each for its slice alone.
+// Divides rows by the slices of the table of a join, which they look up or are stored in: each row goes to the chunk of
+// its slice, packed as it was. So the kernel that uses the rows reads each for its slice alone.
 //
 // A chunk becomes a chunk for each slice, with the same reference and width. These are behind each other, and each
 // begins at a group of rows. The first run of the kernel counts the rows of each slice, and the second one writes them.
@@ -15,7 +15,7 @@ constexpr u32 kUnitWords = 32;
 template <u32 kStep>
 __device__ inline u32 kept_by(const Fragment& f, Columns& columns, Joined (&joined)[kRows], u32 wanted);
 
-// Returns the step that looks up the divided join.
+// Returns the step that looks up the divided join; the number of steps if rows are stored in the divided table.
 constexpr u32 step_of_division() {
     u32 step = 0;
     while (step < kSteps && kStepJoin[step] != kDividedJoin) step++;
@@ -40,6 +40,15 @@ template <u32 kStep, u32 kEnd> __device__ inline void load_steps(Columns& column
         load<kStep>(columns, is_wanted);
         load_steps<kStep + 1, kEnd>(columns, is_wanted);
     }
+}
+
+// Returns the slice that a row is stored in; `kNoSlot` if it is not stored.
+template <class Stored>
+__device__ inline u32 slice_of(const Fragment& f, Columns& columns, Joined& joined, u32 i, bool is_wanted) {
+    Stored stored;
+    stored.slice = kNoSlot;
+    add(f, columns, joined, i, is_wanted, stored);
+    return stored.slice;
 }
 
 // Writes the packed number of a row of a column, whose bits are 0 before.
@@ -77,16 +86,26 @@ __device__ inline void write_columns(
 
 // Divides the rows of a tile of a chunk, of which `rows` are left from this thread's first one on. All threads of the
 // block must call this.
-template <bool kIsDivided> __device__ inline void divide_tile(const Fragment& f, Columns& columns, u32 rows, u32 chunk) {
+template <bool kIsDivided, u32 kStep>
+__device__ inline void divide_tile(const Fragment& f, Columns& columns, u32 rows, u32 chunk) {
     if constexpr (kIsDivided) {
-        constexpr u32 kStep = step_of_division();
         // The values of joins that are not looked up are 0.
         Joined joined[kRows] = {};
         const u32 all = (1u << min(kRows, (rows + 31) / 32)) - 1;
-        const u32 kept = kept_before<0>(f, columns, joined, all);
+        u32 kept = kept_before<0>(f, columns, joined, all);
         load_steps<kStepsBefore, kStep + 1>(columns, kept != 0);
 #pragma unroll
-        for (u32 i = 0; i < kRows; i++) keeps<kStep>(f, columns, joined[i], i, kept >> i & 1);
+        for (u32 i = 0; i < kRows; i++) {
+            if constexpr (kStep < kSteps) {
+                keeps<kStep>(f, columns, joined[i], i, kept >> i & 1);
+            } else {
+                const u32 slice = slice_of<Totals>(f, columns, joined[i], i, kept >> i & 1);
+                if (slice == kNoSlot)
+                    kept &= ~(1u << i);
+                else
+                    joined[i].word[kSliceWord] = slice;
+            }
+        }
         // The rows of the tile in each slice, and those of tiles before.
         const u32 slices = f.own_rows;
         u32* const counts = reinterpret_cast<u32*>(memory);
