@@ -149,11 +149,11 @@ impl Figures {
         if self.divided.count > 0 {
             let Divided { rows, count, .. } = self.divided;
             let (bytes, host) = (self.divided.bytes, self.divided.host_bytes);
-            text += &format!(
-                ", {rows} rows in {count} partitions of {:.1} MB, of which {:.1} MB on the host",
-                megabytes(bytes),
-                megabytes(host)
-            );
+            let all = megabytes(bytes);
+            text += &format!(", {rows} rows in {count} partitions of {all:.1} MB");
+            if host > 0 {
+                text += &format!(", {:.1} MB of them on the host", megabytes(host));
+            }
         }
         text += &format!(", by {kernels} in {:.3} ms", ms(self.took));
         if self.devices.len() > 1 {
