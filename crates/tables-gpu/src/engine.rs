@@ -128,8 +128,8 @@ pub(crate) struct KernelLaunch {
     /// Address of the bits of the elements that it has stored, of the number of rows of a list, or of the rows that it
     /// divides.
     pub(crate) seen: u64,
-    /// Number of rows for which its own table has room, if several may have the same key. If it divides rows, the number
-    /// of slices.
+    /// Number of rows for which its own table has room, if several may have the same key. If it divides rows, the
+    /// number of slices.
     pub(crate) own_rows: u32,
     /// The keys of its joins, and of its own table.
     pub(crate) keys: Vec<Keys>,

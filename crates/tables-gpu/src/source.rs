@@ -148,7 +148,8 @@ impl Kernel {
     }
 
     /// Returns how rows are divided by the slices of the table of a join that they look up, if the tables are made in
-    /// this many slices; `None` if they cannot be. The steps before look up whole tables alone, in which a row has one match.
+    /// this many slices; `None` if they cannot be. The steps before look up whole tables alone, in which a row has one
+    /// match.
     pub(crate) fn division(&self, join: usize, slices: &[u64]) -> Option<Division> {
         let is_left_out = |it: usize| slices[it] > 1 || self.builds[it].repeats;
         let mut steps = self.steps.iter();
@@ -327,8 +328,8 @@ impl Build {
         })
     }
 
-    /// Returns how the rows that are stored are divided by the slices of the table; `None` if they cannot be. The rows of
-    /// joins have others, and each slice is told of all rows of `NOT IN`.
+    /// Returns how the rows that are stored are divided by the slices of the table; `None` if they cannot be: they have
+    /// joins of their own, or each slice is told of all rows, as those of `NOT IN` are.
     pub(crate) fn division(&self) -> Option<Division> {
         let kernel = &self.kernel;
         let is_plain = kernel.builds.is_empty() && self.word_of_all.is_none();
