@@ -221,6 +221,8 @@ pub(crate) struct Columns {
     pub(crate) bringing: tokio::sync::Mutex<()>,
     /// Maximum bytes of the tables of joins of a query, and of its totals.
     pub(crate) tables_bytes_max: AtomicU64,
+    /// Whether rows are divided by the slices of tables whenever they can be, also if slices take less: for tests.
+    pub(crate) always_divides: AtomicBool,
 }
 
 /// The columns of a source, all in memory of the engine.
@@ -251,6 +253,7 @@ impl Columns {
             unawaited: Arc::default(),
             bringing: tokio::sync::Mutex::default(),
             tables_bytes_max: AtomicU64::new(u64::MAX),
+            always_divides: AtomicBool::new(false),
         })
     }
 

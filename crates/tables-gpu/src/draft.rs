@@ -100,7 +100,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Returns the joins that expressions have columns of.
-    fn joins_of<'e>(
+    pub(crate) fn joins_of<'e>(
         &self,
         exprs: impl IntoIterator<Item = &'e Arc<dyn PhysicalExpr>>,
     ) -> Vec<usize> {

@@ -126,9 +126,11 @@ pub(crate) struct KernelLaunch {
     pub(crate) words: Vec<u64>,
     /// Addresses of the words that it stores.
     pub(crate) own_words: Vec<u64>,
-    /// Address of the bits of the elements that it has stored, or of the number of rows of a list.
+    /// Address of the bits of the elements that it has stored, of the number of rows of a list, or of the rows that it
+    /// divides.
     pub(crate) seen: u64,
-    /// Number of rows for which its own table has room, if several may have the same key.
+    /// Number of rows for which its own table has room, if several may have the same key. If it divides rows, the
+    /// number of slices.
     pub(crate) own_rows: u32,
     /// The keys of its joins, and of its own table.
     pub(crate) keys: Vec<Keys>,
@@ -142,7 +144,8 @@ pub(crate) struct KernelLaunch {
     /// Whether the launch waits for its earlier kernels before this one, so that kernels of other queries may run
     /// between, and a cancelled query launches no more.
     pub(crate) may_stop: bool,
-    /// Number of groups, and bytes of shared memory of a block for their totals.
+    /// Number of groups, and bytes of shared memory of a block for their totals. If it divides rows, the index of the
+    /// first word of the tables that tells where they go, and bytes for their numbers.
     pub(crate) groups: u32,
     pub(crate) shared_bytes: u32,
     /// Address of the totals, if they are not among the results.
@@ -247,6 +250,13 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// # Errors
     /// If too little is free.
     fn write_host(&self, words: Vec<u32>) -> BoxFuture<'static, Result<Memory, Reason>>;
+
+    /// Allocates memory of the host that kernels read, and copies the first bytes of memory of the device to it.
+    ///
+    /// # Errors
+    /// If too little is free, or the device fails.
+    fn copy_to_host(&self, from: &Memory, bytes: u64)
+    -> BoxFuture<'static, Result<Memory, Reason>>;
 
     /// Returns the words of this many bytes of memory.
     fn read(&self, memory: &Memory, bytes: u64) -> BoxFuture<'static, Result<Vec<u32>, Reason>>;

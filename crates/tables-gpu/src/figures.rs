@@ -10,6 +10,17 @@ use crate::columns::Resident;
 use crate::engine::Launch;
 use crate::from_disk::FromDisk;
 
+/// Rows that were divided by the slices of tables of joins.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Divided {
+    pub(crate) rows: u64,
+    /// Largest number of slices.
+    pub(crate) count: usize,
+    pub(crate) bytes: u64,
+    /// The bytes of those in memory of the host.
+    pub(crate) host_bytes: u64,
+}
+
 /// What kernels did.
 #[derive(Debug)]
 pub(crate) struct Figures {
@@ -30,6 +41,7 @@ pub(crate) struct Figures {
     /// Number of times that tables of joins were made, and of slices of the groups.
     pub(crate) table_slices: usize,
     pub(crate) group_slices: usize,
+    pub(crate) divided: Divided,
     /// Bytes of these columns, without chunks that are skipped.
     pub(crate) bytes: Bytes,
     /// Time of the kernels on the device.
@@ -56,6 +68,7 @@ impl Figures {
             group_bytes: 0,
             table_slices: 1,
             group_slices: 0,
+            divided: Divided::default(),
             bytes: Bytes::default(),
             took: Duration::ZERO,
             from_disk: FromDisk::default(),
@@ -131,6 +144,15 @@ impl Figures {
             }
             if slices > 1 {
                 text += &format!(" in {slices} slices");
+            }
+        }
+        if self.divided.count > 0 {
+            let Divided { rows, count, .. } = self.divided;
+            let (bytes, host) = (self.divided.bytes, self.divided.host_bytes);
+            let all = megabytes(bytes);
+            text += &format!(", {rows} rows in {count} partitions of {all:.1} MB");
+            if host > 0 {
+                text += &format!(", {:.1} MB of them on the host", megabytes(host));
             }
         }
         text += &format!(", by {kernels} in {:.3} ms", ms(self.took));

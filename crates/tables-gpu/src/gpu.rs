@@ -143,13 +143,26 @@ impl Engine for Gpu {
         let (host, device) = (Arc::clone(&self.host), self.index);
         async move {
             let stored = tokio::task::spawn_blocking(move || host.store(&words));
-            let pinned = stored.await.map_err(Reason::of)??;
-            Ok(Memory {
-                address: pinned.device_pointer::<u32>().address(),
-                device,
-                tier: Tier::Pinned,
-                held: Arc::new(pinned),
-            })
+            Ok(pinned(stored.await.map_err(Reason::of)??, device))
+        }
+        .boxed()
+    }
+
+    fn copy_to_host(
+        &self,
+        from: &Memory,
+        bytes: u64,
+    ) -> BoxFuture<'static, Result<Memory, Reason>> {
+        let (host, device, index) = (Arc::clone(&self.host), Arc::clone(&self.device), self.index);
+        let from = Arc::clone(&from.held).downcast::<DeviceMemory>();
+        let copy = move || {
+            let from = from.map_err(|_| Reason::new("memory of another engine"))?;
+            let to = host.take(bytes as usize)?;
+            gpu_files::copy_back(&device, &from, to, bytes as usize)
+        };
+        async move {
+            let copied = tokio::task::spawn_blocking(copy).await;
+            Ok(pinned(copied.map_err(Reason::of)??, index))
         }
         .boxed()
     }
@@ -314,6 +327,16 @@ impl Engine for Gpu {
             replied.unwrap_or_else(lost)
         }
         .boxed()
+    }
+}
+
+/// Returns memory of the host for kernels.
+fn pinned(memory: Pinned, device: usize) -> Memory {
+    Memory {
+        address: memory.device_pointer::<u32>().address(),
+        device,
+        tier: Tier::Pinned,
+        held: Arc::new(memory),
     }
 }
 

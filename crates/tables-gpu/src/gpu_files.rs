@@ -8,7 +8,7 @@ use std::time::Instant;
 use forebay_cancel::Stop;
 use forebay_device::Device;
 use forebay_device::cuda::cufile::CuFile;
-use forebay_device::cuda::{DeviceMemory, DeviceView, PinnedPart, TransferJob};
+use forebay_device::cuda::{DeviceMemory, DeviceView, Pinned, PinnedPart, TransferJob};
 use forebay_movement::pick::{Measurements, Pattern, Way};
 use forebay_movement::storage::{DataFile, FileReader, PageCache, StoragePath, source_by};
 use forebay_movement::{Piece, RingOptions, StagingRing, Tier, scatter};
@@ -17,6 +17,9 @@ use crate::engine::{FileRead, FilesRead, Memory};
 use crate::gpu::{COPY_BYTES, words};
 use crate::reason::Reason;
 
+/// Maximum bytes of a copy to pinned memory that stays there: other copies from the device wait for it half a
+/// millisecond.
+const PINNED_COPY_BYTES: usize = 32 << 20;
 /// Bytes of the reads for which a path is picked.
 pub(crate) const PICKED_BYTES: u64 = 1 << 30;
 
@@ -114,6 +117,33 @@ fn open(path: &Path) -> Result<DataFile, Reason> {
 fn on_device(memory: &Memory) -> Result<Arc<DeviceMemory>, Reason> {
     let memory = Arc::clone(&memory.held).downcast::<DeviceMemory>();
     memory.map_err(|_| Reason::new("memory of another engine"))
+}
+
+/// Copies the first bytes of memory of the device to pinned memory. Blocks until they are there.
+///
+/// # Errors
+/// If the device is lost.
+pub(crate) fn copy_back(
+    device: &Device,
+    from: &Arc<DeviceMemory>,
+    mut to: Pinned,
+    bytes: usize,
+) -> Result<Pinned, Reason> {
+    for begin in (0..bytes).step_by(PINNED_COPY_BYTES) {
+        let range = begin..bytes.min(begin + PINNED_COPY_BYTES);
+        let (done, copied) = channel();
+        let job = TransferJob::new(
+            DeviceView::of(from, range.clone()),
+            PinnedPart::new(to, range),
+            move |_, part: PinnedPart| {
+                // The receiver is gone if the caller was cancelled.
+                let _ = done.send(part.into_buffer());
+            },
+        );
+        device.submit_when_free(Box::new(job)).map_err(Reason::of)?;
+        to = copied.recv().map_err(|_| Reason::lost(device.name()))?;
+    }
+    Ok(to)
 }
 
 /// Returns the words of the first bytes of memory of the device. Blocks until they are here.

@@ -43,7 +43,11 @@ impl Host {
         Ok(memory)
     }
 
-    fn take(&self, bytes: usize) -> Result<Pinned, Reason> {
+    /// Returns memory of this many bytes. Blocks while more memory is pinned.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub(crate) fn take(&self, bytes: usize) -> Result<Pinned, Reason> {
         let mut segments = self.segments.lock();
         // The last segment has the most room.
         let taken = segments.iter().rev().find_map(|it| it.try_take(bytes));

@@ -19,12 +19,12 @@ impl FragmentJob {
         stream: &Stream,
     ) -> Result<(), JobError> {
         // SAFETY: every kernel of a fragment takes `Fragment`. It reads columns and writes or reads tables of joins,
-        // and totals or lists that are sorted, which the job's launch holds, and reads chunks and tables and writes
-        // totals in the job's memory. The job is dropped only when the stream has run the kernel. Nothing else
-        // writes this memory, except a job that sets the flag, a word that kernels read as volatile. Tables of joins
-        // are read only by kernels that run behind those that fill them. A kernel that finds the flag set leaves
-        // tables with fewer rows, and lists whose row numbers are not those of rows: kernels that run behind it find
-        // the flag set before they use one as an index.
+        // divided rows, and totals or lists that are sorted, which the job's launch holds, and reads chunks and
+        // tables and writes totals in the job's memory. The job is dropped only when the stream has run the kernel.
+        // Nothing else writes this memory, except a job that sets the flag, a word that kernels read as volatile.
+        // Tables of joins are read only by kernels that run behind those that fill them. A kernel that finds the flag
+        // set leaves tables with fewer rows, and lists whose row numbers are not those of rows: kernels that run
+        // behind it find the flag set before they use one as an index.
         unsafe { cuda.launch(kernel, shape, arguments, stream) }
     }
 }

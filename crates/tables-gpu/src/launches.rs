@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use forebay_device::cuda::Program;
+
 use crate::column::Bytes;
 use crate::columns::{Columns, Resident};
 use crate::domain;
@@ -11,6 +13,7 @@ use crate::engine::{KernelLaunch, Keys, Launch, Memory};
 use crate::giving_way::Need;
 use crate::groups::{Groups, Place};
 use crate::joined::SLOTS_MIN;
+use crate::partitions::{Area, Partitions, Side};
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::selection::COUNTS_BYTES;
@@ -20,7 +23,7 @@ use crate::spread::Spread;
 
 type Result<T> = std::result::Result<T, Reason>;
 /// Columns of the sources, kernels, and the device that runs them.
-type Of<'a> = (&'a [Resident], &'a Compiled, usize);
+pub(crate) type Of<'a> = (&'a [Resident], &'a Compiled, usize);
 
 /// Alignment of an array in the tables of joins. Some bytes are behind each, so that kernels read whole words.
 const ALIGNMENT: u64 = if cfg!(test) { 16 } else { 256 };
@@ -38,9 +41,11 @@ pub(crate) struct Joins {
     /// Bytes of the tables if they were whole.
     whole_bytes: u64,
     /// Number of slices of the table of each join.
-    counts: Vec<u64>,
+    pub(crate) counts: Vec<u64>,
     /// The slices of all tables, for each time that they are made.
-    turns: Vec<Vec<Slice>>,
+    pub(crate) turns: Vec<Vec<Slice>>,
+    /// The rows that are divided by slices.
+    pub(crate) partitions: Vec<Partitions>,
 }
 
 impl Default for Joins {
@@ -52,6 +57,7 @@ impl Default for Joins {
             whole_bytes: 0,
             counts: Vec::new(),
             turns: vec![Vec::new()],
+            partitions: Vec::new(),
         }
     }
 }
@@ -69,6 +75,8 @@ struct Table<'a> {
     /// Number of rows that have room, if the join repeats rows.
     rows: u64,
     slice: Slice,
+    /// The rows of the slice, if they are divided.
+    partition: Option<&'a Resident>,
 }
 
 fn area(elements: u64, bits: u32) -> u64 {
@@ -224,6 +232,7 @@ impl Joins {
             whole_bytes: whole.fold(0, u64::saturating_add),
             counts,
             turns,
+            partitions: Vec::new(),
         })
     }
 
@@ -235,6 +244,59 @@ impl Joins {
     /// Returns the bytes of the tables if they were whole.
     pub(crate) fn whole_bytes(&self) -> u64 {
         self.whole_bytes
+    }
+
+    /// Returns the kernel that divides the rows of chunks of a side, and writes them to an area; or that counts them
+    /// before, behind kernels that make the tables which it looks up. What it counts are numbers of 32 bits: those of
+    /// each slice for each chunk with rows.
+    ///
+    /// # Errors
+    /// If the columns of a file do not have the same rows.
+    pub(crate) fn dividing(
+        &self,
+        of: Of<'_>,
+        side: Side,
+        (chunks, area): (Vec<Vec<u32>>, Option<Area<'_>>),
+        waits: bool,
+    ) -> Result<Launch> {
+        let (kernel, slices) = (side.kernel(of.1), self.slices(side.join));
+        let count = chunks.iter().flatten().filter(|rows| **rows > 0).count();
+        let marks_at = (4 * slices * count).next_multiple_of(ALIGNMENT as usize);
+        let mut launch = Launch {
+            // The marks are not read.
+            results_bytes: marks_at + of.1.mark_words * 4,
+            memory: self.memory.iter().cloned().collect(),
+            ..Launch::new(waits)
+        };
+        let tables = self.tables(of.1, &self.turns[0]);
+        let mut columns = kernel.columns.len();
+        if area.is_none() {
+            let before = kernel.joins_of(side.division.steps);
+            self.make(before.map(|it| &tables[it]), of, &mut launch, marks_at)?;
+            columns = side.division.columns;
+        }
+        let program = (kernel.dividing(side.division), columns);
+        let rows = &of.0[kernel.of_source];
+        // Rows that are stored look up nothing.
+        let looked_up: &[Table<'_>] = match side.is_stored() {
+            true => &[],
+            false => &tables,
+        };
+        let with = (kernel, looked_up, None);
+        let mut divides = over(&mut launch, (rows, of.2), chunks, with, program)?;
+        divides.own_slice = self.turns[0][side.join];
+        divides.own_rows = slices as u32;
+        // Of a block, for each slice.
+        divides.shared_bytes = 8 * slices as u32;
+        divides.groups = divides.tables.len() as u32;
+        if let Some(area) = area {
+            divides.seen = area.memory.address;
+            divides.tables.extend(area.words);
+            launch.zeroed = Some((area.memory.clone(), area.bytes));
+            launch.memory.push(area.memory.clone());
+        }
+        launch.kernels.push(divides);
+        Ok(launch)
     }
 
     /// Returns the kernels that make the tables, one slice after the other.
@@ -254,18 +316,34 @@ impl Joins {
     }
 
     /// Returns the tables with these slices.
-    fn tables<'a>(&self, compiled: &'a Compiled, turn: &[Slice]) -> Vec<Table<'a>> {
+    fn tables<'a>(&'a self, compiled: &'a Compiled, turn: &[Slice]) -> Vec<Table<'a>> {
         let mut end = self.memory.as_ref().map_or(0, |it| it.address);
-        let builds = compiled.kernel.builds.iter().zip(turn).zip(&self.counts);
+        let builds = compiled.kernel.builds.iter().enumerate();
         builds
-            .map(|((build, slice), count)| Table::new(build, (*slice, *count), &mut end))
+            .map(|(join, build)| Table {
+                partition: self.partition(turn, Some(join)),
+                ..Table::new(build, (turn[join], self.counts[join]), &mut end)
+            })
             .collect()
     }
 
+    /// Returns the rows of the slices of a turn, if they are divided: those that are stored in the table of a join, or
+    /// those that look up the tables.
+    fn partition(&self, turn: &[Slice], stored: Option<usize>) -> Option<&Resident> {
+        let is_wanted = |side: Side| match stored {
+            Some(join) => side.is_stored() && side.join == join,
+            None => !side.is_stored(),
+        };
+        let mut all = self.partitions.iter();
+        let divided = all.find(|it| is_wanted(it.side))?;
+        let slice = turn[divided.side.join];
+        divided.slices.get((slice.first / slice.count) as usize)
+    }
+
     /// Adds the kernels that make tables to a launch. They write marks of keys to results from `marks_at` on.
-    fn make(
+    fn make<'t, 'b: 't>(
         &self,
-        tables: &[Table<'_>],
+        tables: impl IntoIterator<Item = &'t Table<'b>>,
         of: Of<'_>,
         launch: &mut Launch,
         marks_at: usize,
@@ -315,6 +393,7 @@ impl<'a> Table<'a> {
             seen,
             rows: rows_of(build, count),
             slice,
+            partition: None,
         }
     }
 
@@ -324,7 +403,7 @@ impl<'a> Table<'a> {
             join.make(launch, of, marks_at)?;
         }
         let own = (self.slice, self.build.stored.own_column);
-        let kernels = (&self.build.kernel, &self.joins[..]);
+        let kernels = (&self.build.kernel, &self.joins[..], self.partition);
         let kernel = KernelLaunch {
             own_words: self.words.clone(),
             own_keys: self.keys,
@@ -438,7 +517,7 @@ pub(crate) fn last(
             ..kernel(
                 &mut launch,
                 of,
-                (&compiled.kernel, &tables),
+                (&compiled.kernel, &tables, joins.partition(turn, None)),
                 (own, Some(groups), Some(spread)),
             )?
         };
@@ -453,59 +532,97 @@ pub(crate) fn last(
     Ok(launch)
 }
 
-/// Returns a kernel of a device with tables of joins, without what groups need: over all rows, or over those that a
-/// spread gives the device, but chunks without rows of the slices. The launch holds its columns.
+/// Returns the numbers of rows of the chunks of a kernel, with 0 for those without rows that count in these slices.
+pub(crate) fn chunks(
+    compiled: &Compiled,
+    (kernel, resident): (&Kernel, &Resident),
+    slices: impl Iterator<Item = (Slice, Option<KeyColumn>)>,
+) -> Result<Vec<Vec<u32>>> {
+    let mut chunks = compiled.counting.rows(kernel.of_source, resident.chunks()?);
+    for (slice, key) in slices {
+        if let Some(key) = key {
+            slice.keep(&key, resident, &mut chunks);
+        }
+    }
+    Ok(chunks)
+}
+
+/// Returns the bytes of columns in chunks with rows.
+pub(crate) fn bytes_read(resident: &Resident, columns: &[usize], chunks: &[Vec<u32>]) -> Bytes {
+    let mut bytes = Bytes::default();
+    for (of_file, rows) in resident.files.iter().zip(chunks) {
+        for column in columns {
+            let read = of_file[column].chunks.iter().zip(rows);
+            let read = read.filter(|(_, rows)| **rows > 0);
+            bytes += Bytes::of(read.map(|(chunk, _)| chunk));
+        }
+    }
+    bytes
+}
+
+/// Returns a kernel of a device with tables of joins, without what groups need: over all rows, those of a partition, or
+/// those that a spread gives the device, but chunks without rows of the slices. The launch holds its columns.
 fn kernel(
     launch: &mut Launch,
     (resident, compiled, device): Of<'_>,
-    (kernel, joins): (&Kernel, &[Table<'_>]),
+    (kernel, joins, partition): (&Kernel, &[Table<'_>], Option<&Resident>),
     ((slice, key_column), groups, spread): (
         (Slice, Option<KeyColumn>),
         Option<&Groups>,
         Option<&Spread>,
     ),
 ) -> Result<KernelLaunch> {
-    let resident = &resident[kernel.of_source];
-    let mut chunks = compiled.counting.rows(kernel.of_source, resident.chunks()?);
-    if let Some(spread) = spread {
-        spread.keep(device, &mut chunks);
-    }
+    let resident = partition.unwrap_or(&resident[kernel.of_source]);
     let of_joins = joins
         .iter()
         .map(|it| (it.slice, it.build.stored.key_column));
-    for (slice, key) in of_joins.chain([(slice, key_column)]) {
-        if let Some(key) = key {
-            slice.keep(&key, resident, &mut chunks);
-        }
+    let slices = of_joins.chain([(slice, key_column)]);
+    let mut chunks = chunks(compiled, (kernel, resident), slices)?;
+    if let Some(spread) = spread {
+        spread.keep(device, &mut chunks);
     }
     let mut slices = joins.iter().map(|it| it.slice);
     let is_sliced = !slices.all(Slice::is_all) || !slice.is_all();
+    let place = groups.map(|groups| groups.place);
+    let program = (kernel.program(place, is_sliced), kernel.columns.len());
+    let with = (kernel, joins, groups);
+    let over = over(launch, (resident, device), chunks, with, program)?;
+    Ok(KernelLaunch {
+        own_slice: slice,
+        ..over
+    })
+}
+
+/// Returns the program of a kernel over these rows of chunks. `columns` of the kernel's are read, the first ones. The
+/// launch holds them all.
+fn over(
+    launch: &mut Launch,
+    (resident, device): (&Resident, usize),
+    chunks: Vec<Vec<u32>>,
+    (kernel, joins, groups): (&Kernel, &[Table<'_>], Option<&Groups>),
+    (program, columns): (Program, usize),
+) -> Result<KernelLaunch> {
     let of_keys = groups.map_or(&[][..], |groups| &groups.tables);
     let (tables, table_offsets) = tables(kernel, of_keys, chunks.len());
-    let (mut parts, mut bytes) = (Vec::new(), Bytes::default());
-    for (columns, rows) in resident.files.iter().zip(&chunks) {
+    let mut parts = Vec::new();
+    for of_file in &resident.files {
         for column in &kernel.columns {
-            if columns[column].is_on_disk {
+            let column = &of_file[column];
+            if column.is_on_disk {
                 return Err(Reason::no_room("columns of a join have no room in memory"));
             }
-            let read = columns[column]
-                .chunks
-                .iter()
-                .zip(rows)
-                .filter(|(_, rows)| **rows > 0);
-            bytes += Bytes::of(read.map(|(chunk, _)| chunk));
-            parts.push(columns[column].parts(device));
-            launch.held.push(Arc::clone(&columns[column]));
+            parts.push(column.parts(device));
+            launch.held.push(Arc::clone(column));
         }
     }
+    let bytes = bytes_read(resident, &kernel.columns[..columns], &chunks);
     let mut constants = kernel.constants.clone();
     for (index, constant) in groups.into_iter().flat_map(|groups| &groups.constants) {
         constants[*index] = *constant;
     }
-    let place = groups.map(|groups| groups.place);
     Ok(KernelLaunch {
         chunks,
-        columns: kernel.columns.len(),
+        columns,
         parts,
         bytes,
         tables,
@@ -513,8 +630,7 @@ fn kernel(
         words: joins.iter().flat_map(|it| it.words.clone()).collect(),
         keys: joins.iter().map(|it| it.keys).collect(),
         slices: joins.iter().map(|it| it.slice).collect(),
-        own_slice: slice,
-        ..KernelLaunch::new(kernel.program(place, is_sliced), constants)
+        ..KernelLaunch::new(program, constants)
     })
 }
 
@@ -543,7 +659,8 @@ fn tables(kernel: &Kernel, of_keys: &[(usize, Vec<u32>)], files: usize) -> (Vec<
                 domain::Table::File(_) => file,
                 _ => 0,
             };
-            firsts[&(index, file)]
+            // Those of keys are not known before the groups are, and kernels do not read them before.
+            firsts.get(&(index, file)).copied().unwrap_or(0)
         }));
     }
     (words, offsets)

@@ -75,6 +75,7 @@ mod ordinal;
 mod origin;
 mod outer;
 mod packed;
+mod partitions;
 mod passes;
 mod pattern;
 mod placement;

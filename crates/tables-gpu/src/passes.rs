@@ -36,10 +36,15 @@ impl Columns {
         self.engines[0].max_bytes() / PART_OF_PASS
     }
 
+    /// Returns the most bytes of the chunks of a pass, or of those that are divided together.
+    pub(crate) fn pass_bytes_max(&self) -> u64 {
+        PASS_BYTES.min(self.pass_bytes() / 2)
+    }
+
     /// Returns the passes over the chunks with rows that count. `chunks` are the numbers of rows of each chunk of each
     /// file, with 0 for those of which none counts.
     pub(crate) fn passes(&self, resident: &Resident, chunks: &[Vec<u32>]) -> Vec<Pass> {
-        let most = PASS_BYTES.min(self.pass_bytes() / 2);
+        let most = self.pass_bytes_max();
         let none = || vec![Vec::new(); resident.files.len()];
         let (mut passes, mut pass, mut held) = (Vec::new(), none(), 0);
         for (file, (columns, rows)) in resident.files.iter().zip(chunks).enumerate() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::sync::atomic::AtomicU64;
 
 use forebay_device::cuda::{KernelArguments, Program, ProgramSpec, device_header};
 use parking_lot::Mutex;
@@ -36,9 +37,29 @@ pub(crate) const MANY_COLUMNS: &str = "joins with many columns";
 /// Instead of the bits of a packed number in `kWidths`: they differ between chunks.
 const WIDTHS_DIFFER: u32 = 99;
 
-/// The place of the totals, or none for a kernel that stores rows of a join; and whether tables or totals are made in
-/// slices.
-type Variant = (Option<Place>, bool);
+/// The place of the totals, or none for a kernel that stores rows of a join; whether tables or totals are made in
+/// slices; and how the kernel divides rows, if it does that alone.
+type Variant = (Option<Place>, bool, Option<Division>);
+
+/// How a kernel divides its rows by the slices of the table of a join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Division {
+    /// Index of the join that they look up; `None` of rows that the kernel stores in the table.
+    pub(crate) join: Option<usize>,
+    /// Number of steps that leave out rows before.
+    pub(crate) steps: usize,
+    /// Number of columns that are read until the slice of a row is known: the first ones.
+    pub(crate) columns: usize,
+}
+
+/// A step of a kernel, which leaves out rows.
+#[derive(Debug)]
+struct Step {
+    /// The join that it looks up.
+    join: Option<usize>,
+    /// Number of columns that this step and those before read, if they are the first ones.
+    columns: Option<usize>,
+}
 
 /// A kernel, and what it is run with.
 #[derive(Debug)]
@@ -55,6 +76,11 @@ pub(crate) struct Kernel {
     pub(crate) constants: Vec<i128>,
     /// What fills the tables of its joins.
     pub(crate) builds: Vec<Build>,
+    steps: Vec<Step>,
+    /// For each join, the others whose columns its keys have.
+    key_joins: Vec<Vec<usize>>,
+    /// Bytes of its rows when they were counted to be divided, and 0 if they were not.
+    pub(crate) divided_bytes: AtomicU64,
     /// The programs that were made of it.
     programs: Mutex<Vec<(Variant, Program)>>,
 }
@@ -97,25 +123,60 @@ impl Kernel {
     /// Returns the program with the totals at this place, or that stores rows of a join. `is_sliced` tells whether
     /// tables or totals are made in slices.
     pub(crate) fn program(&self, place: Option<Place>, is_sliced: bool) -> Program {
+        self.variant((place, is_sliced, None))
+    }
+
+    /// Returns the program that divides the rows.
+    pub(crate) fn dividing(&self, division: Division) -> Program {
+        // No total is added.
+        let place = division.join.map(|_| Place::Registers);
+        self.variant((place, false, Some(division)))
+    }
+
+    fn variant(&self, wanted: Variant) -> Program {
         let mut known = self.programs.lock();
-        let wanted = (place, is_sliced);
         if let Some((_, program)) = known.iter().find(|(of, _)| *of == wanted) {
             return program.clone();
         }
-        let program = Program::new(self.spec(place, is_sliced));
+        let program = Program::new(self.spec(wanted));
         known.push((wanted, program.clone()));
         program
     }
 
     /// Returns the source of that program without slices.
     pub(crate) fn source(&self, place: Option<Place>) -> String {
-        self.spec(place, false).source.to_string()
+        self.spec((place, false, None)).source.to_string()
     }
 
-    fn spec(&self, place: Option<Place>, is_sliced: bool) -> ProgramSpec {
+    /// Returns how rows are divided by the slices of the table of a join that they look up, if the tables are made in
+    /// this many slices; `None` if they cannot be. The steps before look up whole tables alone, in which a row has one
+    /// match.
+    pub(crate) fn division(&self, join: usize, slices: &[u64]) -> Option<Division> {
+        let is_left_out = |it: usize| slices[it] > 1 || self.builds[it].repeats;
+        let mut steps = self.steps.iter();
+        let before = steps.position(|step| step.join.is_some_and(is_left_out))?;
+        let known: Vec<usize> = self.joins_of(before).collect();
+        let are_known = self.key_joins[join].iter().all(|it| known.contains(it));
+        let step = self.steps.iter().find(|it| it.join == Some(join))?;
+        let can = are_known && self.columns.len() <= CURSORS_MAX;
+        can.then_some(Division {
+            join: Some(join),
+            steps: before,
+            columns: step.columns?,
+        })
+    }
+
+    /// Returns the joins that the first steps look up.
+    pub(crate) fn joins_of(&self, steps: usize) -> impl Iterator<Item = usize> {
+        self.steps[..steps].iter().filter_map(|it| it.join)
+    }
+
+    fn spec(&self, (place, is_sliced, division): Variant) -> ProgramSpec {
         // Blocks of a multiprocessor, which limit the registers of a thread. Lookups in tables of joins wait long, so
         // that more threads are better than more registers.
         let blocks = match self.columns.len() {
+            // All columns of rows that are divided are in registers.
+            _ if division.is_some() => 1,
             // Wide rows.
             len if len > CURSORS_MAX => 1,
             // A list has a total for each column of its rows.
@@ -148,8 +209,14 @@ impl Kernel {
                  constexpr unsigned kBlocks = {blocks} > FEWER_BLOCKS ? {blocks} - FEWER_BLOCKS : 1"
             ),
         };
+        let is_dividing = division.is_some();
+        let (join, steps, columns) =
+            division.map_or((0, 0, 0), |it| (it.join.unwrap_or(0), it.steps, it.columns));
         let source = format!(
-            "{fewer}, kTilesAhead = {tiles_ahead};\nconstexpr bool kIsSliced = {is_sliced};\n#define TOTALS {totals}\n{}",
+            "{fewer}, kTilesAhead = {tiles_ahead};\n\
+             constexpr bool kIsSliced = {is_sliced}, kIsDividing = {is_dividing};\n\
+             constexpr unsigned kDividedJoin = {join}, kStepsBefore = {steps}, kColumnsBefore = {columns};\n\
+             #define TOTALS {totals}\n{}",
             self.source
         );
         ProgramSpec {
@@ -167,6 +234,18 @@ impl Kernel {
     /// Why there is none.
     pub(crate) fn new(draft: Draft<'_>, steps: Vec<Function>, ending: &Ending) -> Result<Kernel> {
         let source = source(&draft, &steps, ending)?;
+        let mut loaded = BTreeSet::new();
+        let steps = steps.into_iter().map(|step| {
+            loaded.extend(step.columns);
+            let are_first = loaded.last().is_none_or(|last| *last < loaded.len());
+            Step {
+                join: step.join,
+                columns: are_first.then_some(loaded.len()),
+            }
+        });
+        let steps = steps.collect();
+        let joins = draft.rows.joins.iter();
+        let key_joins = joins.map(|join| draft.joins_of(&join.keys)).collect();
         let builds = draft.joins.into_iter().zip(&draft.rows.joins);
         let mut columns = draft.uses.columns.iter();
         Ok(Kernel {
@@ -177,6 +256,9 @@ impl Kernel {
             tables: draft.uses.tables,
             constants: draft.uses.constants,
             programs: Mutex::default(),
+            steps,
+            key_joins,
+            divided_bytes: AtomicU64::new(0),
             builds: builds
                 .map(|(draft, join)| Build::new(draft, join))
                 .collect::<Result<_>>()?,
@@ -250,6 +332,19 @@ impl Build {
         })
     }
 
+    /// Returns how the rows that are stored are divided by the slices of the table; `None` if they cannot be: they have
+    /// joins of their own, or each slice is told of all rows, as those of `NOT IN` are.
+    pub(crate) fn division(&self) -> Option<Division> {
+        let kernel = &self.kernel;
+        let is_plain = kernel.builds.is_empty() && self.word_of_all.is_none();
+        let can = is_plain && kernel.columns.len() <= CURSORS_MAX;
+        can.then_some(Division {
+            join: None,
+            steps: kernel.steps.len(),
+            columns: kernel.columns.len(),
+        })
+    }
+
     /// Returns whether each row is in the same slice of the tables of both.
     pub(crate) fn has_slices_of(&self, other: &Build) -> bool {
         let (one, other) = (&self.stored, &other.stored);
@@ -285,6 +380,7 @@ pub(crate) fn headers() -> Vec<(String, String)> {
         header("columns.cuh", include_str!("kernels/columns.cuh")),
         header("totals.cuh", include_str!("kernels/totals.cuh")),
         header("joins.cuh", include_str!("kernels/joins.cuh")),
+        header("partitions.cuh", include_str!("kernels/partitions.cuh")),
         header("fragment.cuh", include_str!("kernels/fragment.cuh")),
     ]
 }

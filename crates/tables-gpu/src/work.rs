@@ -431,6 +431,9 @@ impl Work {
         ready.joins = joins.collect::<Result<_>>()?;
         figures.table_slices = ready.joins.iter().map(Joins::turns).max().unwrap_or(1);
         figures.table_bytes = ready.joins.first().map_or(0, Joins::whole_bytes);
+        if may_run {
+            self.divide(ready, figures).await;
+        }
         let mut slices = ready.joins.iter().map(Joins::turns);
         if compiled.mark_words == 0 && slices.all(|it| it > 1) {
             // The kernel that adds the totals runs after each slice.

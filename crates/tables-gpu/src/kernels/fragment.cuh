@@ -1,10 +1,12 @@
 // The loop of a fragment over tiles of rows. `keeps` and `add` are generated from the plan.
 #pragma once
 #include "cancelled.cuh"
+#include "partitions.cuh"
 
 // Whether each tile begins with a look at the flag. Kernels that set it themselves may have much to do that is for
-// nothing: the table of groups is full, or joins have too many matches.
-constexpr bool kLooksAlways = Totals::kMayBeFull || has_repeating();
+// nothing: the table of groups is full, or joins have too many matches. If rows are divided, the threads of a block
+// wait for each other in each tile.
+constexpr bool kLooksAlways = kIsDividing || Totals::kMayBeFull || has_repeating();
 
 // Bits of a row, of which a column whose width is not known has as many as a narrow number.
 constexpr u32 bits_of_row() {
@@ -153,6 +155,12 @@ __device__ inline void add_kept(
     }
 }
 
+// Returns whether the kernel is to end at a tile. If rows are divided, all threads of a block get the same answer.
+__device__ inline bool ends_at_tile(const Fragment& f) {
+    if constexpr (kIsDividing) return block_must_end(f);
+    return kLooksAlways ? must_end(f) : is_cancelled(f);
+}
+
 // Adds the rows of a tile, of which `rows` are left from this thread's first one on.
 __device__ inline void add_tile(const Fragment& f, Columns& columns, u32 rows, Totals& totals) {
     Joined joined[kRows];
@@ -195,14 +203,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
         each_cursor<0>(columns, [&](auto& cursor, u32 c) { cursor.start(columns.parts[c][of.index], of_chunk); });
         u32 first = of_chunk * (kThreads * kRows) + threadIdx.x / 32 * (32 * kRows) + threadIdx.x % 32;
         for (; tile < last; tile++) {
-            if (tile % kTilesUnchecked == 0 && (kLooksAlways ? must_end(f) : is_cancelled(f))) {
+            if (tile % kTilesUnchecked == 0 && ends_at_tile(f)) {
                 tile = end;
                 break;
             }
             if (kTilesAhead > 0 && tile + kTilesAhead < last)
                 each_cursor<0>(columns, [](auto& cursor, u32) { cursor.prefetch(); });
             columns.place = static_cast<u64>(of.file) << 40 | static_cast<u64>(of.index) << 18 | first;
-            add_tile(f, columns, first < rows ? rows - first : 0, totals);
+            const u32 left = first < rows ? rows - first : 0;
+            if constexpr (kIsDividing)
+                divide_tile<kIsDividing, step_of_division()>(f, columns, left, chunk);
+            else
+                add_tile(f, columns, left, totals);
             first += kThreads * kRows;
             columns.tile++;
             each_cursor<0>(columns, [](auto& cursor, u32) { cursor.advance(); });

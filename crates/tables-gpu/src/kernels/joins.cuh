@@ -29,10 +29,11 @@ template <u32 kJoin> constexpr bool kTellsOfAll = false;
 // What that word tells: whether there are rows, and whether the key of one is NULL.
 constexpr u32 kHasRows = 1, kHasNull = 2;
 
-// The elements of a row in the tables of its joins.
+// The elements of a row in the tables of its joins. Behind them is the number of its slice, if rows are divided.
 struct Joined {
-    u32 word[kJoinWords > 0 ? kJoinWords : 1];
+    u32 word[kJoinWords + 1];
 };
+constexpr u32 kSliceWord = kJoinWords;
 
 // Returns element `index` of a word's array, whose elements have this many bits; 0 if it is not wanted.
 template <u32 kBits> __device__ inline u32 read_element(const u8* array, u64 index, bool is_wanted) {
@@ -93,8 +94,14 @@ template <u32 kJoin> __device__ inline bool next_place(const Fragment& f, Joined
 }
 
 // Reads the element of a row in the table of a join. If the join repeats rows, reads that of the next. Returns whether
-// there is a row; not if it is not wanted.
+// there is a row; not if it is not wanted. If rows are divided by the slices of the table, tells only that of the row.
 template <u32 kJoin> __device__ inline bool look_up(const Fragment& f, Joined& joined, u64 index, bool is_wanted) {
+    if constexpr (kIsDividing && kJoin == kDividedJoin) {
+        // As `is_here`.
+        const u64 place = is_wanted ? place_of<kIsHashed[kJoin]>(index) : 0;
+        joined.word[kSliceWord] = static_cast<u32>(place / f.slice_counts[kJoin]);
+        return false;
+    }
     constexpr u32 kFirst = kFirstWord[kJoin];
     if constexpr (kIsSliced) {
         is_wanted &= is_here<kJoin>(f, index, true);
@@ -150,6 +157,9 @@ struct Table {
     // A slice has room for somewhat more rows than the mean.
     static constexpr bool kMayBeFull = kIsSliced && kOwnRepeats;
 
+    // If rows are divided, the slice of the last one that was stored.
+    u32 slice;
+
     __device__ void start(const Fragment&) {}
     __device__ void finish(const Fragment&) {}
 
@@ -170,7 +180,7 @@ struct Table {
 
     // Marks a value of a key in bits from the word `first` on.
     __device__ void mark(const Fragment& f, u32 first, u32 number, bool is_wanted) {
-        if (!is_wanted) return;
+        if (kIsDividing || !is_wanted) return;
         u32* word = reinterpret_cast<u32*>(f.results) + first + number / 32;
         const u32 bit = 1u << number % 32;
         // Many rows have the same value.
@@ -195,9 +205,13 @@ struct Table {
         if ((load_relaxed(told) & bits) != bits) atomicOr(told, bits);
     }
 
-    // Stores a row. An element of one bit is that of `seen`.
+    // Stores a row, or tells its slice if rows are divided. An element of one bit is that of `seen`.
     __device__ void store(const Fragment& f, u64 index, bool is_wanted, const Words& words) {
         if (!is_wanted) return;
+        if constexpr (kIsDividing) {
+            slice = static_cast<u32>(place_of<kIsOwnHashed>(index) / f.own_count);
+            return;
+        }
         if constexpr (kIsSliced) {
             if (!is_in_slice(place_of<kIsOwnHashed>(index), f.own_first, f.own_count)) return;
             if constexpr (!kIsOwnHashed) index -= f.own_first;

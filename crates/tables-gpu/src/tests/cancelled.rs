@@ -23,7 +23,8 @@ use crate::source::{headers, options};
 /// A kernel over rows without columns. Each warp counts the tiles that it reads. If `kWaits`, it waits for the flag
 /// in its first.
 const TILES: &str = "constexpr unsigned kBlocks = 1, kTilesAhead = 0;
-constexpr bool kIsSliced = false;
+constexpr bool kIsSliced = false, kIsDividing = false;
+constexpr unsigned kDividedJoin = 0, kStepsBefore = 0, kColumnsBefore = 0;
 #define TOTALS Registers
 #include \"arguments.cuh\"
 constexpr u32 kColumns = 0, kCursors = 0, kWidthsDiffer = 99, kTables = 0, kKeptTables = 0;

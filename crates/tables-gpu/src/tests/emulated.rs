@@ -292,6 +292,16 @@ impl Engine for Shared {
         async move { written.await.map(|()| memory) }.boxed()
     }
 
+    fn copy_to_host(
+        &self,
+        from: &Memory,
+        bytes: u64,
+    ) -> BoxFuture<'static, Result<Memory, Reason>> {
+        let read = self.read(from, bytes);
+        let engine = Shared(Arc::clone(&self.0), self.1);
+        async move { engine.write_host(read.await?).await }.boxed()
+    }
+
     fn read(&self, memory: &Memory, bytes: u64) -> BoxFuture<'static, Result<Vec<u32>, Reason>> {
         if let Err(lost) = self.check_memory(memory) {
             return std::future::ready(Err(lost)).boxed();

@@ -23,6 +23,7 @@ mod joins;
 mod large;
 mod lists;
 mod ordinals;
+mod partitions;
 mod programs;
 mod random;
 mod reference;

@@ -452,8 +452,9 @@ pub(super) fn number(name: &str) -> Option<u64> {
 /// Runs random queries with the engine and without, from the seed `FOREBAY_GPU_SEED` on: as many as
 /// `FOREBAY_GPU_QUERIES` tells, each with as many other constants as `FOREBAY_GPU_CONSTANTS` tells. A thread runs one
 /// query at a time. `FOREBAY_GPU_ROOM` are the bytes that tables of joins may take, and totals as many: some queries
-/// must then be computed in slices. Returns how many were.
-pub(super) async fn compare_random(fixture: &Fixture, count: u64) -> u64 {
+/// must then be computed in slices, and if the seed is odd, rows are divided whenever they can be. Returns how many
+/// queries had slices, and how many had divided rows.
+pub(super) async fn compare_random(fixture: &Fixture, count: u64) -> [u64; 2] {
     let count = number("FOREBAY_GPU_QUERIES").unwrap_or(count);
     let first = number("FOREBAY_GPU_SEED").unwrap_or(30);
     let constants = number("FOREBAY_GPU_CONSTANTS").unwrap_or(1);
@@ -461,6 +462,8 @@ pub(super) async fn compare_random(fixture: &Fixture, count: u64) -> u64 {
     if let Some(bytes) = room {
         let most = &fixture.columns.tables_bytes_max;
         most.store(bytes, Ordering::Relaxed);
+        let divides = &fixture.columns.always_divides;
+        divides.store(first % 2 == 1, Ordering::Relaxed);
     }
     let compared = (first..first + count).map(|seed| {
         let fixture = fixture.clone();
@@ -476,36 +479,40 @@ pub(super) async fn compare_random(fixture: &Fixture, count: u64) -> u64 {
         })
     });
     let compared = of_all_threads(compared);
-    let counts = compared.fold([0; 2], async |all, it| sums(all, it));
-    let [on_engine, in_slices] = counts.await;
+    let counts = compared.fold([0; 3], async |all, it| sums(all, it));
+    let [on_engine, in_slices, divided] = counts.await;
     let count = count * (constants + 1);
-    println!("{on_engine} of {count} random queries ran on the engine, {in_slices} in slices");
+    println!(
+        "{on_engine} of {count} random queries ran on the engine, {in_slices} in slices, {divided} with divided rows"
+    );
     assert!(on_engine * 2 > count);
     assert!(room.is_none() || in_slices > 0);
-    in_slices
+    [in_slices, divided]
 }
 
-fn sums([a, b]: [u64; 2], [more_a, more_b]: [u64; 2]) -> [u64; 2] {
-    [a + more_a, b + more_b]
+fn sums([a, b, c]: [u64; 3], [more_a, more_b, more_c]: [u64; 3]) -> [u64; 3] {
+    [a + more_a, b + more_b, c + more_c]
 }
 
 /// Runs a random query with the engine and without. Returns 1 if it ran on the engine, else 0, and the same for one
-/// with slices of tables or groups.
-async fn compare_one(fixture: &Fixture, seed: u64, query: &str) -> [u64; 2] {
+/// with slices of tables or groups, and for one with divided rows.
+async fn compare_one(fixture: &Fixture, seed: u64, query: &str) -> [u64; 3] {
     let (strict, plan) = Fixture::ran(&fixture.with, query).await;
     let (without, _) = Fixture::rows(&fixture.without, query).await;
     let is_full = strict.as_ref().is_err_and(|error| error.contains(NO_ROOM));
     assert!(!is_full, "seed {seed}: {query}\n{strict:?}");
     let plan = plan.filter(|plan| strict.is_ok() && has_operator(plan));
-    let is_sliced = plan.as_ref().is_some_and(|plan| {
-        let plan = displayable(plan.as_ref()).indent(false).to_string();
-        plan.contains(" slices, ")
-    });
+    let printed = plan
+        .as_ref()
+        .map(|plan| displayable(plan.as_ref()).indent(false).to_string());
+    let printed = printed.unwrap_or_default();
+    let has = |text: &str| u64::from(printed.contains(text));
     let with = match strict.is_err() {
         true => Fixture::rows(&fixture.lenient, query).await.0,
         false => strict,
     };
     let are_alike = are_alike(query, &with, &without);
     assert!(are_alike, "seed {seed}: {query}\n{with:#?}\n{without:#?}");
-    [plan.is_some().into(), is_sliced.into()]
+    let is_on_engine = u64::from(plan.is_some());
+    [is_on_engine, has(" slices, "), has(" partitions of ")]
 }

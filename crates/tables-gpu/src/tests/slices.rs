@@ -17,13 +17,13 @@ use crate::gpu::open_all;
 const SIZES: Sizes = Sizes(&[3000, 1, 512, 513]);
 
 /// Room that most tables of joins of random queries with `m` and `p` exceed.
-const OF_RANDOM_BYTES: u64 = 300;
+pub(super) const OF_RANDOM_BYTES: u64 = 300;
 
 /// A query whose groups are many in each table.
 const OF_MANY_GROUPS: &str = "SELECT b, count(*), sum(quantity) FROM t GROUP BY b";
 
 /// Queries, the room of their tables and totals, and what is made in slices.
-const IN_SLICES: &[(&str, u64, &str)] = &[
+pub(super) const IN_SLICES: &[(&str, u64, &str)] = &[
     // Two tables by the same key are made together, two by other keys in all combinations.
     (
         "SELECT flag, count(*) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v <> quantity - 20 AND v < 6)
@@ -81,7 +81,7 @@ const IN_SLICES: &[(&str, u64, &str)] = &[
 ];
 
 /// Queries with joins that repeat rows, and the room of their tables.
-const REPEATED: &[(&str, u64)] = &[
+pub(super) const REPEATED: &[(&str, u64)] = &[
     (
         "SELECT flag, count(*), sum(v), min(v), max(quantity * v) FROM t JOIN m ON a = k GROUP BY flag",
         200,
@@ -116,7 +116,7 @@ const REPEATED: &[(&str, u64)] = &[
 
 /// Queries that search the rows of a key for one that meets a condition, and the room of their tables. Some rows have
 /// no key, or one that no row of the table has.
-const SEARCHES: &[(&str, u64)] = &[
+pub(super) const SEARCHES: &[(&str, u64)] = &[
     (
         "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v * 5 > quantity)",
         200,
@@ -440,7 +440,8 @@ async fn slices_give_the_rows_of_the_cpu_for_random_queries() {
         .columns
         .tables_bytes_max
         .store(OF_RANDOM_BYTES, Ordering::Relaxed);
-    assert!(compare_random(&fixture, 24).await > 0);
+    let [in_slices, _] = compare_random(&fixture, 24).await;
+    assert!(in_slices > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -494,14 +495,22 @@ async fn a_gpu_gives_the_rows_of_the_cpu_by_slices() {
             assert!(slices_of(&plan, "groups").is_some(), "{bytes}: {plan}");
         }
         if random > 0 {
-            assert!(compare_random(&fixture, random).await > 0);
+            let divides = bytes == OF_RANDOM_BYTES;
+            let always = &fixture.columns.always_divides;
+            always.store(divides, Ordering::Relaxed);
+            let [in_slices, divided] = compare_random(&fixture, random).await;
+            assert!(in_slices > 0 && (divided > 0) == divides, "{divided}");
         }
     }
     let fixture = Fixture::new(open(), SIZES).await;
     let room = &fixture.columns.tables_bytes_max;
-    for (query, bytes) in REPEATED.iter().chain(SEARCHES) {
-        room.store(*bytes, Ordering::Relaxed);
-        fixture.compare([query]).await;
+    for divides in [false, true] {
+        let always = &fixture.columns.always_divides;
+        always.store(divides, Ordering::Relaxed);
+        for (query, bytes) in REPEATED.iter().chain(SEARCHES) {
+            room.store(*bytes, Ordering::Relaxed);
+            fixture.compare([query]).await;
+        }
     }
     drop(fixture);
     drop(device);

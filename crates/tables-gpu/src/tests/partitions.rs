@@ -1,0 +1,213 @@
+//! Rows that are divided by the slices of tables of joins.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::data::Sizes;
+use super::devices::explained;
+use super::emulated::{self, Emulated};
+use super::random::compare_random;
+use super::slices::{IN_SLICES, OF_RANDOM_BYTES, REPEATED, SEARCHES, slices_of};
+use super::{Fixture, compile_those};
+use crate::engine::CANCELLED;
+
+const SIZES: Sizes = Sizes(&[3000, 1, 512, 513]);
+
+/// The files of `w`, whose columns have other numbers and widths, and of `x`, which has a row for each key. Some rows
+/// of `w` have no key, or one that `x` does not have.
+const FILES: [(&str, &str, &str); 3] = [
+    ("w/0", OF_W, "generate_series(1, 3000)"),
+    ("w/1", OF_W, "generate_series(9000000, 9000700)"),
+    (
+        "x/0",
+        "CAST(value AS INT) AS k, 't' || value AS name, value * 1000000007 AS far, CAST(value AS DOUBLE) / 7 AS f,
+            CASE WHEN value % 5 > 0 THEN value * 31 END AS score",
+        "generate_series(0, 399)",
+    ),
+];
+const OF_W: &str = "CASE WHEN value % 11 > 0 THEN CAST(value * 7919 % 500 AS INT) END AS k, value AS v, CAST(5 AS INT) AS one,
+    't' || (value * 7919 % 500) AS name, value * 7919 % 500 * 1000000007 AS far, CAST(value * 7919 % 500 AS DOUBLE) / 7 AS f,
+    CASE WHEN value % 3 > 0 THEN CAST(value AS DOUBLE) / 3 END AS g";
+
+/// A join by a key, whose table has 880 bytes.
+const BY_KEY: &str =
+    "SELECT count(*), count(score), sum(score), sum(v), max(g) FROM w JOIN x ON w.k = x.k";
+
+/// Queries, and the room of their tables.
+const QUERIES: &[(&str, u64)] = &[
+    (BY_KEY, 300),
+    (
+        "SELECT w.k, g, score FROM w JOIN x ON w.k = x.k WHERE v % 50 = 1",
+        300,
+    ),
+    (
+        "SELECT w.name, count(*), sum(score), min(g) FROM w JOIN x ON w.name = x.name WHERE v % 3 > 0 GROUP BY w.name",
+        300,
+    ),
+    // In hash tables.
+    (
+        "SELECT count(*), count(score), sum(v) FROM w LEFT JOIN x ON w.far = x.far AND v > 100",
+        4 << 10,
+    ),
+    (
+        "SELECT count(*), sum(v) FROM w JOIN x ON w.f = x.f",
+        4 << 10,
+    ),
+    (
+        "SELECT count(*), sum(v) FROM w WHERE k IN (SELECT k FROM x WHERE score % 2 = 0)",
+        48,
+    ),
+    (
+        "SELECT count(*), count(k), sum(v) FROM w WHERE k NOT IN (SELECT k FROM x WHERE score IS NULL)",
+        48,
+    ),
+    (
+        "SELECT count(*), sum(v) FROM w WHERE v < 100 OR EXISTS (SELECT 1 FROM x WHERE x.k = w.k AND score > 3000)",
+        48,
+    ),
+    // No row, and a key that all rows have.
+    (
+        "SELECT count(*), sum(score) FROM w JOIN x ON w.k = x.k WHERE v % 7 = 9",
+        300,
+    ),
+    (
+        "SELECT count(*), sum(score), min(v) FROM w JOIN x ON w.one = x.k",
+        300,
+    ),
+    // A whole table leaves out rows before they are divided.
+    (
+        "SELECT count(*), sum(score) FROM w JOIN d ON w.k = d.k JOIN x ON w.name = x.name WHERE label = 'x'",
+        500,
+    ),
+];
+
+/// Returns a fixture with these tables, on one device.
+async fn fixture(emulated: &Arc<Emulated>) -> Fixture {
+    let fixture = Fixture::new(emulated::devices(emulated, 1), SIZES).await;
+    for (file, columns, rows) in FILES {
+        let path = fixture._folder.path().join(file).with_extension("parquet");
+        let path = path.display();
+        fixture
+            .copy(&format!("COPY (SELECT {columns} FROM {rows}) TO '{path}'"))
+            .await;
+    }
+    fixture.register("w").await;
+    fixture.register("x").await;
+    let always = &fixture.columns.always_divides;
+    always.store(true, Ordering::Relaxed);
+    fixture
+}
+
+/// Runs queries with the room of their tables. The plan of each must tell of divided rows, with this text behind.
+async fn compare_divided(fixture: &Fixture, queries: &[(&str, u64)], text: &str) {
+    for (query, bytes) in queries {
+        let room = &fixture.columns.tables_bytes_max;
+        room.store(*bytes, Ordering::Relaxed);
+        fixture.compare([query]).await;
+        let plan = explained(fixture, query).await;
+        let is_divided = plan.contains(" partitions of ") && plan.contains(text);
+        assert!(is_divided, "{query}: {plan}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_are_divided_by_the_slices_of_tables() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    emulated.poisons.store(true, Ordering::Relaxed);
+    let fixture = fixture(&emulated).await;
+    compare_divided(&fixture, QUERIES, " MB, by ").await;
+    // Rows that are repeated, and searches, with tables by other keys in all combinations.
+    let (query, bytes, _) = IN_SLICES[1];
+    let others = [
+        (query, bytes),
+        REPEATED[0],
+        REPEATED[1],
+        REPEATED[5],
+        SEARCHES[1],
+        SEARCHES[2],
+        SEARCHES[5],
+    ];
+    compare_divided(&fixture, &others, " MB, by ").await;
+    compile_those(&emulated, |it| it.source.contains("kIsDividing = true"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn divided_rows_without_room_on_the_device_are_in_memory_of_the_host() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    emulated.free_bytes.store(0, Ordering::Relaxed);
+    let fixture = fixture(&emulated).await;
+    let queries = [&QUERIES[..4], &[REPEATED[0], SEARCHES[1]]].concat();
+    compare_divided(&fixture, &queries, " MB of them on the host, by ").await;
+    // With room nowhere, rows are read again for each slice.
+    emulated.is_host_full.store(true, Ordering::Relaxed);
+    fixture.compare([&REPEATED[0].0]).await;
+    let plan = explained(&fixture, REPEATED[0].0).await;
+    let are_read = slices_of(&plan, "tables of joins").is_some();
+    assert!(are_read && !plan.contains(" partitions of "), "{plan}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_the_host_are_divided_if_slices_are_many() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    for (free_bytes, room, slices, is_divided) in [
+        (u64::MAX, 128, 8, false),
+        (0, 600, 2, false),
+        (0, 128, 8, true),
+    ] {
+        let emulated = Emulated::new();
+        emulated.free_bytes.store(free_bytes, Ordering::Relaxed);
+        let fixture = fixture(&emulated).await;
+        let columns = &fixture.columns;
+        columns.always_divides.store(false, Ordering::Relaxed);
+        columns.tables_bytes_max.store(room, Ordering::Relaxed);
+        fixture.compare([&BY_KEY]).await;
+        let plan = explained(&fixture, BY_KEY).await;
+        assert_eq!(slices_of(&plan, "tables of joins"), Some(slices), "{plan}");
+        assert_eq!(plan.contains(" partitions of "), is_divided, "{plan}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_that_is_cancelled_while_rows_are_divided_returns_no_other_rows() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    emulated.poisons.store(true, Ordering::Relaxed);
+    let fixture = fixture(&emulated).await;
+    let room = &fixture.columns.tables_bytes_max;
+    room.store(300, Ordering::Relaxed);
+    let (wanted, _) = Fixture::rows(&fixture.without, BY_KEY).await;
+    assert!(wanted.is_ok());
+    for kernel in 0..6 {
+        for looks in 0..4 {
+            *emulated.cancels.lock() = Some((kernel, looks));
+            match Fixture::rows(&fixture.with, BY_KEY).await.0 {
+                Err(error) => assert!(error.contains(CANCELLED), "{error}"),
+                rows => assert_eq!(rows, wanted, "kernel {kernel}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn divided_rows_give_the_rows_of_the_cpu_for_random_queries() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(emulated::device(), Sizes(&[6_000, 700])).await;
+    let (columns, always) = (&fixture.columns, &fixture.columns.always_divides);
+    let room = &columns.tables_bytes_max;
+    room.store(OF_RANDOM_BYTES, Ordering::Relaxed);
+    always.store(true, Ordering::Relaxed);
+    let [_, divided] = compare_random(&fixture, 24).await;
+    assert!(divided > 0);
+}
