@@ -55,18 +55,22 @@ struct Shop {
     fixture: Fixture,
 }
 
+/// Returns the collections of a server, for users who may do something if `may` tells so.
+fn source(documents: &Arc<Documents>, may: &Arc<AtomicBool>) -> Arc<Collections> {
+    let may = Arc::clone(may);
+    let users = Box::new(Users { may });
+    Arc::new(Collections::new(Arc::clone(documents), users))
+}
+
 impl Shop {
     fn new() -> Shop {
         let spec: DeviceSpec = "host:1".parse().expect("a device");
         let devices = Devices::new(&spec, DeviceOptions::default()).expect("a thread");
         let documents = Documents::open(Default::default(), Arc::new(devices)).expect("a store");
         let may = Arc::new(AtomicBool::new(true));
-        let users = Users {
-            may: Arc::clone(&may),
-        };
-        let source = Collections::new(Arc::clone(&documents), Box::new(users));
+        let source = source(&documents, &may);
         Shop {
-            fixture: Fixture::with_source(Arc::new(source)),
+            fixture: Fixture::with_source(source),
             documents,
             may,
         }
@@ -74,11 +78,11 @@ impl Shop {
 
     /// Returns the same documents with an engine of SQL that has just started.
     fn started_again(&self) -> Shop {
-        let documents = Arc::clone(&self.documents);
-        let source = Collections::new(Arc::clone(&documents), Box::new(Everyone));
+        let source = source(&self.documents, &self.may);
         Shop {
-            fixture: self.fixture.started_with_source(Arc::new(source)),
-            documents,
+            fixture: self.fixture.started_with_source(source),
+            documents: Arc::clone(&self.documents),
+            may: Arc::clone(&self.may),
         }
     }
 
