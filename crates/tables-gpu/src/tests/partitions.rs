@@ -158,9 +158,9 @@ async fn rows_of_the_host_are_divided_if_slices_are_many() {
         return;
     }
     for (free_bytes, room, slices, is_divided) in [
-        (u64::MAX, 128, 8, false),
+        (u64::MAX, 128, 15, false),
         (0, 600, 2, false),
-        (0, 128, 8, true),
+        (0, 128, 15, true),
     ] {
         let emulated = Emulated::new();
         emulated.free_bytes.store(free_bytes, Ordering::Relaxed);

@@ -31,7 +31,7 @@ const GROUPS: &[&str] = &[
     "SELECT DISTINCT b, c FROM x WHERE n > 10",
     "SELECT count(DISTINCT b), count(DISTINCT c), count(*) FROM x",
     "SELECT count(*), sum(m), max(c), count(c) FROM (SELECT b, c, count(*) AS m FROM x GROUP BY b, c)",
-    "SELECT label, a, b, count(*) FROM x JOIN d ON n = k GROUP BY 1, 2, 3",
+    "SELECT label, a, b, count(*) FROM x LEFT JOIN d ON n = k GROUP BY 1, 2, 3",
     "SELECT b, wide, count(*) FROM t GROUP BY b, wide",
 ];
 
