@@ -10,7 +10,7 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::error::{DataFusionError, Result};
-use forebay_tables::{Code, SqlError};
+use forebay_tables::{Code, ColumnError, SqlError};
 
 use crate::column::{Column, Columns, Kind, type_name};
 
@@ -128,7 +128,8 @@ impl Rows {
         );
         let hint = "the type is that of a sample of the collection; the column with the whole document has all values";
         let error = SqlError::new(Code::DatatypeMismatch, message).with_hint(hint);
-        DataFusionError::External(Box::new(error))
+        let column = name.clone();
+        DataFusionError::External(Box::new(ColumnError { column, error }))
     }
 }
 

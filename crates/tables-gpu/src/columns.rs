@@ -60,6 +60,14 @@ impl ColumnKey {
         self.file.bytes
     }
 
+    /// Returns the same column of another version of its table.
+    pub(crate) fn in_version(&self, file: &FileKey) -> ColumnKey {
+        ColumnKey {
+            file: file.clone(),
+            ..self.clone()
+        }
+    }
+
     /// Returns whether it is a column of a versioned table.
     pub(crate) fn is_of_version(&self) -> bool {
         self.file.number.is_some()
@@ -181,6 +189,7 @@ impl Known {
         };
         let entry = Entry::new(State::Here(Arc::new(column)), used);
         self.columns.insert(key.clone(), entry);
+        self.declared.end_wait(&key);
         if has_texts {
             self.free_texts(&key);
         }
@@ -485,7 +494,9 @@ impl Columns {
         }
     }
 
+    /// Refuses a column. Waits also with that of later versions.
     pub(crate) fn refuse(&self, key: ColumnKey, reason: Reason) {
+        self.known.lock().wait(&key);
         self.settle(key, State::Refused(reason));
     }
 

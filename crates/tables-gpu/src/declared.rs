@@ -17,15 +17,19 @@ use crate::file_key::{FileKey, files};
 use crate::fragment::Source;
 use crate::from_disk::blocking;
 use crate::giving_way::Need;
-use crate::load::load;
+use crate::load::{CHANGED, load};
 use crate::origin::Origin;
 use crate::packed::is_packable;
 use crate::placement::NO_ROOM;
 use crate::reason::{Kind, Reason};
 
 /// Number of columns that are read at once. Queries that bring columns here wait for these alone.
-const COLUMNS_AT_ONCE: usize = 4;
-/// Time after which a declared column that found no room, or gave way, is tried again.
+pub(crate) const COLUMNS_AT_ONCE: usize = 4;
+/// The same for versioned tables, all of whose rows each scan decodes. If the load fails, fewer are read at once.
+/// While columns are packed, each holds 4.5 MiB of memory, which is 144 MiB, and at most 16 MiB of different texts.
+const COLUMNS_OF_TABLE_AT_ONCE: usize = 32;
+/// Time after which a declared column that found no room, or gave way, is tried again. That of a later version waits
+/// as long, also after a refusal.
 const RETRY: Duration = Duration::from_secs(300);
 /// Maximum number of declared columns of files.
 pub(crate) const DECLARED_MAX: usize = if cfg!(test) { 64 } else { COLUMNS_MAX / 4 };
@@ -41,7 +45,7 @@ pub(crate) struct Declared {
     cut: HashMap<TableName, Option<Instant>>,
     /// The columns of all tables, each with the number of tables that declare it.
     columns: HashMap<ColumnKey, usize>,
-    /// Those that gave way or had no room, and when.
+    /// Those that gave way, had no room or were refused, and when.
     waiting: HashMap<ColumnKey, Instant>,
     left_to_cpu: Arc<LeftToCpu>,
 }
@@ -58,6 +62,9 @@ impl Declared {
         columns: Option<HashSet<ColumnKey>>,
     ) -> HashSet<FileKey> {
         self.cut.remove(table);
+        if let Some(columns) = &columns {
+            self.wait_as_before(table, columns);
+        }
         for key in columns.iter().flatten() {
             *self.columns.entry(key.clone()).or_default() += 1;
         }
@@ -80,6 +87,25 @@ impl Declared {
             }
         }
         before.into_iter().flatten().map(|key| key.file).collect()
+    }
+
+    /// Waits with columns of a new version of a table as long as with those of the version before.
+    fn wait_as_before(&mut self, table: &TableName, columns: &HashSet<ColumnKey>) {
+        let (Some(before), Some(new)) = (self.tables.get(table), columns.iter().next()) else {
+            return;
+        };
+        let before = before.iter().filter(|key| key.file.is_before(&new.file));
+        let waiting = before.filter_map(|key| {
+            let since = self.waiting.get(key)?;
+            Some((key.in_version(&new.file), *since))
+        });
+        let waiting: Vec<_> = waiting.filter(|(key, _)| columns.contains(key)).collect();
+        self.waiting.extend(waiting);
+    }
+
+    /// Waits no longer with a column, which is here now.
+    pub(crate) fn end_wait(&mut self, key: &ColumnKey) {
+        self.waiting.remove(key);
     }
 }
 
@@ -173,6 +199,7 @@ type ToBring = (Found, Result<(), Reason>);
 impl Columns {
     /// Brings columns of a declared table here: those of these names, or all that can be packed. Those without room
     /// wait for the next call after a while, and those of a versioned table that changes meanwhile for the next call.
+    /// Returns `false` if the table has changed.
     ///
     /// # Errors
     /// If a file cannot be read, or there are too many columns, or no room. The others are brought.
@@ -182,30 +209,34 @@ impl Columns {
         names: Option<&[String]>,
         scan: Arc<dyn ExecutionPlan>,
         context: &Arc<TaskContext>,
-    ) -> Result<(), Reason> {
+    ) -> Result<bool, Reason> {
         let (columns, table) = (Arc::clone(self), table.clone());
         let names: Option<HashSet<String>> = names.map(|names| names.iter().cloned().collect());
         let declare = move || columns.declare_scan(&table, names.as_ref(), &scan);
         let Some(((source, files), mut result)) = blocking(declare).await?? else {
-            return Ok(());
+            return Ok(true);
+        };
+        let at_once = match &source.origin {
+            Origin::Table(_) => COLUMNS_OF_TABLE_AT_ONCE,
+            Origin::Files(_) | Origin::Plan(..) => COLUMNS_AT_ONCE,
         };
         for file in &files {
-            for columns in source.columns.chunks(COLUMNS_AT_ONCE) {
+            for columns in source.columns.chunks(at_once) {
                 let part = (source.with_columns(columns.to_vec()), vec![file.clone()]);
                 let brought = self.bring_part(part, context).await;
                 if source.origin.has_changed() {
-                    return Ok(());
+                    return Ok(false);
                 }
                 if brought.as_ref().is_err_and(|it| it.is(NO_ROOM)) {
                     // Nor is there for what is behind.
                     self.wait_with_missing(&source, &files);
-                    return brought;
+                    return brought.map(|()| true);
                 }
                 result = result.and(brought);
             }
             tokio::task::consume_budget().await;
         }
-        result
+        result.map(|()| true)
     }
 
     /// Waits with the next load of all columns of files that are missing.
@@ -283,9 +314,9 @@ impl Columns {
                 .filter(|column| known.is_missing(&Columns::key(&files[0].0, &source, *column)));
             missing.collect::<Vec<_>>()
         };
-        let mut result = Ok(());
-        // Each round brings or refuses a column, or finds no room for all.
-        for _ in 0..=source.columns.len() {
+        let (mut result, mut at_once) = (Ok(()), source.columns.len());
+        // Each round brings or refuses a column, or finds no room for all, or once for many.
+        for _ in 0..source.columns.len() + 2 {
             if missing().is_empty() {
                 break;
             }
@@ -295,10 +326,20 @@ impl Columns {
                 drop(disk.writing.lock().await);
             }
             let loading = Arc::clone(&self.loading).lock_owned().await;
-            let read: Read = (Arc::new(source.with_columns(missing())), files.clone());
+            let mut wanted = missing();
+            let before = wanted.len();
+            wanted.truncate(at_once);
+            let read: Read = (Arc::new(source.with_columns(wanted)), files.clone());
             let with = (Arc::clone(context), Need::Declared);
             let loaded = load(Arc::clone(self), vec![read], with, loading).await;
             result = loaded.map(drop);
+            let are_same = missing().len() == before;
+            match &result {
+                Err(reason) if reason.is(CHANGED) => break,
+                Err(reason) if reason.is(NO_ROOM) && !are_same => break,
+                _ if are_same => at_once = COLUMNS_AT_ONCE,
+                _ => {}
+            }
         }
         result
     }

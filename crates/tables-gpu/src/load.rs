@@ -27,6 +27,7 @@ use tokio::sync::OwnedMutexGuard;
 use crate::column::{Chunk, Column};
 use crate::column_file::Writer;
 use crate::columns::{ColumnKey, Columns, Read};
+use crate::declared::COLUMNS_AT_ONCE;
 use crate::disk::Name;
 use crate::file_key::FileKey;
 use crate::fragment::Source;
@@ -39,8 +40,8 @@ use crate::placement::NO_ROOM;
 use crate::reason::Reason;
 use crate::texts::{Dictionary, Texts, TextsMax};
 
-pub(crate) use self::rows::load_plan;
-use self::rows::of_table;
+pub(crate) use self::rows::{CHANGED, load_plan};
+use self::rows::{not_read, of_table};
 
 /// Bytes of a file that one task reads.
 pub(crate) const RANGE_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 32 << 20 };
@@ -314,10 +315,18 @@ async fn load_file(
                 has_room = false;
             }
             Err(Failed::Load(reason)) => {
-                keys.into_iter().for_each(|key| columns.put_off(key));
+                put_off(columns, keys, (need, &reason));
                 return Err(reason);
             }
         }
+    }
+}
+
+/// Waits with the next load of columns, unless they are many, of which fewer may have room, or their table changed.
+fn put_off(columns: &Columns, keys: Vec<ColumnKey>, (need, reason): (Need, &Reason)) {
+    let are_many = need == Need::Declared && keys.len() > COLUMNS_AT_ONCE;
+    if !are_many && !reason.is(CHANGED) {
+        keys.into_iter().for_each(|key| columns.put_off(key));
     }
 }
 
@@ -610,7 +619,7 @@ async fn stored(
     // Bytes of texts, until they are in memory of the engine.
     let mut until_stored = 0;
     while let Some(batch) = rows.next().await {
-        let mut batch = batch.map_err(failed)?;
+        let mut batch = batch.map_err(|error| not_read(error, wanted))?;
         if shared.iter().any(|it| it.texts.has_ended()) {
             return Err(failed(Unpackable::Ended));
         }

@@ -475,7 +475,7 @@ impl GpuRule for Fragments {
         columns: Option<&'a [String]>,
         scan: Arc<dyn ExecutionPlan>,
         context: Arc<TaskContext>,
-    ) -> BoxFuture<'a, Result<()>> {
+    ) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move {
             let brought = self.0.bring(table, columns, scan, &context).await;
             brought.map_err(|reason| DataFusionError::Execution(reason.to_string()))

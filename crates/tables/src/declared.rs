@@ -6,9 +6,11 @@ use std::iter::repeat_n;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use datafusion::arrow::datatypes::Schema;
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::sql::parser::Statement;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -31,14 +33,15 @@ use crate::{managed, provider};
 /// Time after which it is looked whether files of a declared table have changed, and whether columns that gave way are
 /// brought back.
 const CHECK_PERIOD: Duration = Duration::from_secs(10);
-/// Maximum time until a table is tried again that could not be listed. The time doubles with each error.
-const ERROR_PERIOD_MAX: Duration = Duration::from_secs(300);
+/// Maximum time until a table is tried again that could not be listed, or was written while it was loaded. The time
+/// doubles with each attempt.
+const RETRY_PERIOD_MAX: Duration = Duration::from_secs(300);
 /// Time between two looks at a table, however often tables change.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Minimum time between two looks at a table of the source, which changes without notice.
 const SOURCE_PERIOD: Duration = Duration::from_secs(1);
-/// The same as a multiple of the time that the first look and its load took. So a table that is written all the time
-/// is loaded at most a quarter of the time.
+/// The same as a multiple of the time that the first look and its load took, with the wait for its turn. So a table
+/// that is written all the time is loaded at most a quarter of the time.
 const SOURCE_PAUSES: u32 = 3;
 /// Maximum time to list the files of a table.
 const LIST_TIME_MAX: Duration = Duration::from_secs(30);
@@ -249,12 +252,32 @@ impl PartialEq for Brought {
     }
 }
 
+/// What a look at a table did.
+enum Look {
+    /// Nothing: the table is as it was brought.
+    Nothing,
+    Brought,
+    /// A write overtook the load.
+    Overtaken,
+}
+
+/// Returns the time until the next look at a table of the source. `before` is the time before this look, and `took`
+/// that of the look and its load.
+fn pause_after(look: &Result<Look>, before: Duration, took: Duration) -> Duration {
+    let min = match look {
+        Ok(Look::Overtaken) => before * 2,
+        _ => SOURCE_PERIOD,
+    };
+    min.max(took * SOURCE_PAUSES).min(RETRY_PERIOD_MAX)
+}
+
 /// Brings a table to GPUs when it has changed, or columns are not there.
 async fn follow(shared: Weak<Shared>, name: TableName, entry: Arc<Entry>) {
     let Some(mut changes) = subscribed(&shared) else {
         return;
     };
-    let (mut brought, mut told, mut period) = (None, None, CHECK_PERIOD);
+    let (mut brought, mut told) = (None, None);
+    let (mut period, mut pause) = (CHECK_PERIOD, SOURCE_PERIOD);
     while let Some(here) = shared.upgrade() {
         changes.mark_unchanged();
         let began = Instant::now();
@@ -262,11 +285,12 @@ async fn follow(shared: Weak<Shared>, name: TableName, entry: Arc<Entry>) {
         period = match brought.is_some() {
             true => CHECK_PERIOD,
             // It may be a file that is not there now.
-            false => ERROR_PERIOD_MAX.min(period * 2),
+            false => RETRY_PERIOD_MAX.min(period * 2),
         };
+        pause = pause_after(&result, pause, began.elapsed());
         match result {
-            Ok(true) => told = None,
-            Ok(false) => {}
+            Ok(Look::Brought) => told = None,
+            Ok(Look::Nothing | Look::Overtaken) => {}
             Err(error) => {
                 let reason = Some(error.to_string());
                 if told != reason {
@@ -276,11 +300,9 @@ async fn follow(shared: Weak<Shared>, name: TableName, entry: Arc<Entry>) {
             }
         }
         drop(here);
-        // The time until the load had its turn counts, too.
-        let of_source = SOURCE_PERIOD.max(began.elapsed() * SOURCE_PAUSES);
         sleep(PAUSE).await;
         match entry.kind {
-            Kind::Source if brought.is_some() => sleep(of_source).await,
+            Kind::Source if brought.is_some() => sleep(pause).await,
             Kind::Managed => drop(timeout(period, changes.changed()).await),
             // Files change without notice.
             Kind::External | Kind::View | Kind::Source => sleep(period).await,
@@ -288,30 +310,51 @@ async fn follow(shared: Weak<Shared>, name: TableName, entry: Arc<Entry>) {
     }
 }
 
-/// Brings a table to GPUs. Returns whether it was to be brought.
+/// Brings a table to GPUs, if that is to be done.
 async fn bring(
     shared: &Arc<Shared>,
     (name, entry): (&TableName, &Arc<Entry>),
     brought: &mut Option<Brought>,
-) -> Result<bool> {
+) -> Result<Look> {
     let before = brought.take();
-    let scan = scan(Arc::clone(shared), (name, entry), before.clone()).await?;
-    let Some((now, scan)) = scan else {
+    let scan = scan(Arc::clone(shared), (name, entry), before.clone()).await;
+    if let Err(error) = &scan
+        && entry.kind == Kind::Source
+        && error.code == Code::InsufficientPrivilege
+    {
+        // Its columns would keep their room.
+        let nothing = Arc::new(EmptyExec::new(Arc::new(Schema::empty())));
+        bring_scan(shared, (name, None), nothing).await?;
+    }
+    let Some((now, scan)) = scan? else {
         *brought = before;
-        return Ok(false);
+        return Ok(Look::Nothing);
     };
     *brought = Some(now);
     let columns = match &entry.gpu {
         Some(Declaration::Columns(columns)) => Some(&**columns),
         _ => None,
     };
+    Ok(match bring_scan(shared, (name, columns), scan).await? {
+        true => Look::Brought,
+        false => Look::Overtaken,
+    })
+}
+
+/// Brings columns of a scan to all GPUs. Returns `false` if the table changed meanwhile.
+async fn bring_scan(
+    shared: &Arc<Shared>,
+    (name, columns): (&TableName, Option<&[String]>),
+    scan: Arc<dyn ExecutionPlan>,
+) -> Result<bool> {
+    let mut is_same = true;
     // The scan of the last one is not held here: it has all files.
     let scans = repeat_n(scan, shared.gpu_rules.len());
     for (rule, scan) in shared.gpu_rules.iter().zip(scans) {
         let context = shared.base().task_ctx();
-        rule.bring(name, columns, scan, context).await?;
+        is_same &= rule.bring(name, columns, scan, context).await?;
     }
-    Ok(true)
+    Ok(is_same)
 }
 
 /// A table as it is, and the scan of its files.
@@ -396,4 +439,28 @@ fn ended(shared: &Shared, entry: &Arc<Entry>) -> Result<Option<Scan>> {
     shared.catalogue.end_of_source(entry)?;
     shared.declared.wake();
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_while_writes_overtake_loads() {
+        let seconds = Duration::from_secs;
+        for (look, before, took, pause) in [
+            (Ok(Look::Brought), 1, 0, 1),
+            (Ok(Look::Brought), 1, 2, 6),
+            (Ok(Look::Overtaken), 1, 0, 2),
+            (Ok(Look::Overtaken), 1, 2, 6),
+            (Ok(Look::Overtaken), 6, 2, 12),
+            (Ok(Look::Overtaken), 200, 2, 300),
+            (Ok(Look::Nothing), 300, 0, 1),
+            (Ok(Look::Brought), 300, 2, 6),
+            (Ok(Look::Brought), 1, 1_000, 300),
+        ] {
+            let after = pause_after(&look, seconds(before), seconds(took));
+            assert_eq!(after, seconds(pause), "{before} {took}");
+        }
+    }
 }

@@ -105,8 +105,8 @@ pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
 
     /// Brings columns of a declared table to the GPU: those of these names, or all that it can keep. They are the last
     /// to give way. The columns of files or versions that the table does not have any more are forgotten. The future
-    /// ends when the columns are there, there is no room, or a versioned table has changed. Dropping it ends the
-    /// work.
+    /// ends when the columns are there, there is no room, or a versioned table has changed. In the last case it
+    /// returns `false`. Dropping it ends the work.
     ///
     /// # Errors
     /// If the files cannot be read, or have too many columns.
@@ -116,7 +116,7 @@ pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
         columns: Option<&'a [String]>,
         scan: Arc<dyn ExecutionPlan>,
         context: Arc<TaskContext>,
-    ) -> BoxFuture<'a, Result<()>>;
+    ) -> BoxFuture<'a, Result<bool>>;
 
     /// Returns whether all columns of a declared table are there that have room.
     fn is_there(&self, table: &TableName) -> bool;

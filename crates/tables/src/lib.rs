@@ -89,5 +89,5 @@ pub use rows::Rows;
 pub use scratch::Scratch;
 pub use session::{Outcome, Prepared, Session, TransactionStatus};
 pub use source::Source;
-pub use versioned::{TableVersion, VersionedScan, VersionedTable};
+pub use versioned::{ColumnError, TableVersion, VersionedScan, VersionedTable};
 pub use warming::{Warmed, Warming};

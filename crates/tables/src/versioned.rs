@@ -15,6 +15,29 @@ use datafusion::physical_plan::{
 };
 use futures_util::future::BoxFuture;
 
+use crate::error::SqlError;
+
+/// Why rows cannot be read: a value of one column. Scans of the other columns do not fail of it.
+#[derive(Debug)]
+pub struct ColumnError {
+    /// Name of the column.
+    pub column: String,
+    /// What clients are told.
+    pub error: SqlError,
+}
+
+impl std::error::Error for ColumnError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl fmt::Display for ColumnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
 /// A version of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableVersion {

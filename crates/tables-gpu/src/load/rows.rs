@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use datafusion::common::exec_err;
+use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
-use forebay_tables::VersionedTable;
+use forebay_tables::{ColumnError, VersionedTable};
 use futures_util::StreamExt;
 
 use super::{
@@ -22,7 +25,7 @@ use crate::texts::TextsMax;
 /// Maximum number of rows of a plan that is joined.
 const PLAN_ROWS_MAX: usize = 16 << 20;
 /// Why columns are not kept that were read while the table changed: their rows may be those of several versions.
-const CHANGED: &str = "a table changed while its columns were read, or before";
+pub(crate) const CHANGED: &str = "a table changed while its columns were read, or before";
 
 /// Reads columns of all rows of a table, as the CPU's scan returns them.
 ///
@@ -60,6 +63,23 @@ pub(super) async fn of_table(
     let read = stored(columns, rows, &wanted, to, (shared, context)).await;
     check()?;
     of_chunks(columns, vec![read?], (&wanted, shared), need).await
+}
+
+/// Returns why rows were not read: because of the column that an error names, or all of them.
+pub(super) fn not_read(error: DataFusionError, wanted: Exprs<'_>) -> Failed {
+    let named = match error.find_root() {
+        DataFusionError::External(inner) => inner.downcast_ref::<ColumnError>(),
+        _ => None,
+    };
+    let of_column = named.and_then(|named| {
+        let reads = |expr: &Arc<dyn PhysicalExpr>| {
+            let mut read = collect_columns(expr).into_iter();
+            read.any(|it| it.name() == named.column)
+        };
+        let index = wanted.iter().position(reads)?;
+        Some(Failed::Column(index, Reason::of_data(named.to_string())))
+    });
+    of_column.unwrap_or_else(|| failed(error))
 }
 
 /// Brings the rows of a plan to the engine.
