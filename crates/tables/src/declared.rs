@@ -23,6 +23,7 @@ use crate::declaration::Declaration;
 use crate::engine::Shared;
 use crate::error::{Code, Result, SqlError};
 use crate::gpu::TableName;
+use crate::nan::NanRule;
 use crate::parse::{Body, parse};
 use crate::provider::DATABASE;
 use crate::read_ahead::advised;
@@ -429,7 +430,7 @@ async fn planned(
         return ended(shared, entry);
     }
     match shared.has_gpu() && !entry.is_off() {
-        true => Ok(Some((now, advised(scan)?))),
+        true => Ok(Some((now, advised(NanRule::Statistics.applied(scan)?)?))),
         false => Ok(None),
     }
 }

@@ -30,6 +30,7 @@ use crate::gpu::{GpuColumns, GpuFigures, GpuRule};
 use crate::information::InformationSchema;
 use crate::managed::Place;
 use crate::memory::AccountPool;
+use crate::nan::NanRule;
 use crate::parse::{Parsed, TEXT_BYTES_MAX, parse};
 use crate::paths::Paths;
 use crate::planned::Plans;
@@ -374,6 +375,7 @@ fn state(
         .with_physical_optimizer_rules(physical_rules)
         .with_physical_optimizer_rule(Arc::new(BalancedScans))
         .with_physical_optimizer_rule(Arc::new(DynamicFilters))
+        .with_physical_optimizer_rule(Arc::new(NanRule::Filters))
         .with_physical_optimizer_rule(Arc::new(CheapConditions))
         .with_physical_optimizer_rule(Arc::new(Sliced))
         .build();

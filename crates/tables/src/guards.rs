@@ -19,6 +19,7 @@ use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 
 use crate::estimates::{BuildSides, Selectivities};
+use crate::nan::NanRule;
 use crate::padded::PaddedConstants;
 use crate::semijoins::SemiJoins;
 
@@ -36,8 +37,11 @@ pub(crate) fn optimizer_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
 
 /// Returns DataFusion's rules of physical plans, with their limits and corrections.
 pub(crate) fn physical_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
-    let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> =
-        vec![Arc::new(PaddedConstants), Arc::new(Selectivities)];
+    let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> = vec![
+        Arc::new(NanRule::Statistics),
+        Arc::new(PaddedConstants),
+        Arc::new(Selectivities),
+    ];
     for rule in PhysicalOptimizer::new().rules {
         match rule.name() {
             "join_selection" => rules.extend([rule, Arc::new(BuildSides) as _]),

@@ -42,6 +42,7 @@ mod listing;
 mod managed;
 mod memory;
 mod names;
+mod nan;
 mod operators;
 mod padded;
 mod parse;

@@ -2,6 +2,8 @@
 
 #[path = "engine/activity.rs"]
 mod activity;
+#[path = "engine/nan.rs"]
+mod nan;
 #[path = "engine/plans.rs"]
 mod plans;
 
