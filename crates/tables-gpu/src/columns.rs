@@ -232,6 +232,8 @@ pub(crate) struct Columns {
     pub(crate) tables_bytes_max: AtomicU64,
     /// Whether rows are divided by the slices of tables whenever they can be, also if slices take less: for tests.
     pub(crate) always_divides: AtomicBool,
+    /// The bytes of divided rows for which memory of the host had no room last, and when.
+    pub(crate) refused_partitions: Mutex<Option<(u64, Instant)>>,
 }
 
 /// The columns of a source, all in memory of the engine.
@@ -263,6 +265,7 @@ impl Columns {
             bringing: tokio::sync::Mutex::default(),
             tables_bytes_max: AtomicU64::new(u64::MAX),
             always_divides: AtomicBool::new(false),
+            refused_partitions: Mutex::default(),
         })
     }
 

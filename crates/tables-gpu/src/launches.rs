@@ -104,7 +104,7 @@ fn places_of(build: &Build) -> u64 {
 /// Returns the number of rows for which a slice of the table of a join that repeats rows has room: a quarter more than
 /// the mean, as keys are not evenly spread. A kernel that finds more names the table, and the query begins again with
 /// twice the skew.
-fn rows_of(build: &Build, slices: u64) -> u64 {
+pub(crate) fn rows_of(build: &Build, slices: u64) -> u64 {
     let (rows, places) = (build.stored.rows, places_of(build));
     if slices == 1 {
         return rows;
@@ -244,6 +244,11 @@ impl Joins {
     /// Returns the bytes of the tables if they were whole.
     pub(crate) fn whole_bytes(&self) -> u64 {
         self.whole_bytes
+    }
+
+    /// Returns whether the kernels of all turns have more tables over values than a launch may have.
+    pub(crate) fn have_many_values(&self, kernel: &Kernel) -> bool {
+        self.turns() * kernel.value_bytes_of_all() > TABLES_OF_VALUES_MAX
     }
 
     /// Returns the kernel that divides the rows of chunks of a side, and writes them to an area; or that counts them

@@ -253,6 +253,7 @@ impl GpuFragmentExec {
             have_plans_run: Arc::clone(&self.have_plans_run),
             has_kept_groups: AtomicBool::new(false),
             has_demoted: AtomicBool::new(false),
+            has_divided: AtomicBool::new(false),
             searched_us: AtomicU64::new(0),
             from_disk: Mutex::default(),
         }

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use forebay_device::cuda::DeviceType;
 use futures_util::future::{BoxFuture, try_join};
@@ -19,10 +20,10 @@ use crate::engine::Memory;
 use crate::figures::{Divided, Figures};
 use crate::giving_way::Need;
 use crate::gpu::words;
-use crate::launches::{Joins, Of, bytes_read, chunks};
+use crate::launches::{Joins, Of, bytes_read, chunks, rows_of};
 use crate::packed::TILE_ROWS;
 use crate::program::Compiled;
-use crate::reason::Reason;
+use crate::reason::{Reason, Repeated};
 use crate::source::{Division, Kernel};
 use crate::work::{Ready, Work};
 
@@ -35,6 +36,12 @@ const UNIT_WORDS: u64 = 32;
 const UNIT_BYTES: u64 = 4 * UNIT_WORDS;
 /// How many bytes of device memory kernels read in the time of one of host memory.
 const DEVICE_RATE: u64 = 50;
+/// Maximum number of chunks of all partitions of a side.
+const CHUNKS_MAX: usize = 1 << 20;
+/// Divisor of the bytes of a batch: tables over values, which are copied for each, have at most this part of them.
+const PART_OF_VALUES: u64 = 8;
+/// How long rows are not divided to memory of the host after it had no room.
+pub(crate) const WAIT_FOR_ROOM: Duration = Duration::from_secs(60);
 
 /// Rows that are divided by the slices of the table of a join.
 #[derive(Debug, Clone, Copy)]
@@ -63,10 +70,10 @@ pub(crate) struct Area<'a> {
 }
 
 /// Chunks that are divided by one kernel.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Batch {
-    /// The numbers of rows of the chunks of each file; 0 of chunks of other batches.
-    chunks: Vec<Vec<u32>>,
+    /// For each chunk its file, its index there and its number of rows.
+    chunks: Vec<(usize, usize, u32)>,
     /// The words of its [`Area`].
     words: Vec<u32>,
     units: u64,
@@ -161,15 +168,7 @@ impl<'a> Layout<'a> {
         chunks: &[Vec<u32>],
         bytes_max: u64,
     ) -> Result<Layout<'a>> {
-        let none = || {
-            let files = chunks.iter().map(|rows| vec![0; rows.len()]);
-            Batch {
-                chunks: files.collect(),
-                words: Vec::new(),
-                units: 0,
-            }
-        };
-        let (mut batches, mut count) = (vec![none()], 0);
+        let (mut batches, mut count) = (vec![Batch::default()], 0);
         let files = chunks.iter().map(|rows| vec![None; rows.len()]);
         let mut places: Vec<Vec<Option<Place>>> = files.collect();
         for (file, rows) in chunks.iter().enumerate() {
@@ -185,12 +184,12 @@ impl<'a> Layout<'a> {
                 let units: u64 = of_columns.iter().flatten().sum();
                 let held = batches.last().map_or(0, |it| it.units);
                 if held > 0 && (held + units) * UNIT_BYTES > bytes_max {
-                    batches.push(none());
+                    batches.push(Batch::default());
                 }
                 let last = batches.len() - 1;
                 let batch = &mut batches[last];
                 if all > 0 {
-                    batch.chunks[file][index] = *rows;
+                    batch.chunks.push((file, index, *rows));
                     places[file][index] = Some(Place {
                         batch: last,
                         word: batch.words.len(),
@@ -213,6 +212,16 @@ impl<'a> Layout<'a> {
 
     fn bytes(&self) -> u64 {
         self.batches.iter().map(Batch::bytes).sum()
+    }
+
+    /// Returns the numbers of rows of the chunks of each file; 0 of chunks of other batches.
+    fn rows_in(&self, batch: &Batch) -> Vec<Vec<u32>> {
+        let files = self.places.iter().map(|places| vec![0; places.len()]);
+        let mut all: Vec<Vec<u32>> = files.collect();
+        for (file, index, rows) in &batch.chunks {
+            all[*file][*index] = *rows;
+        }
+        all
     }
 
     /// Returns a chunk of a slice, from the memory of each batch. `column` is the index of the column among those that
@@ -356,6 +365,24 @@ impl Joins {
         stored.chain(rows).collect()
     }
 
+    /// Checks that slices of a table have room for their rows, which are counted for each chunk and slice.
+    ///
+    /// # Errors
+    /// If one has not: the query then begins again before the rows are divided.
+    fn check_rows(&self, compiled: &Compiled, side: Side, counts: &[u32]) -> Result<()> {
+        let (build, slices) = (&compiled.kernel.builds[side.join], self.slices(side.join));
+        let of_slice = |slice| counts.iter().skip(slice).step_by(slices);
+        let rows = (0..slices).map(|slice| of_slice(slice).map(|it| u64::from(*it)).sum::<u64>());
+        let is_full = rows.max() > Some(rows_of(build, slices as u64));
+        match side.is_stored() && build.repeats && is_full {
+            true => Err(Reason::of_joins(Repeated {
+                same_keys: Vec::new(),
+                many_rows: vec![build.kernel.of_source],
+            })),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the bytes of the rows of a side that kernels read for all slices, if these are not divided.
     ///
     /// # Errors
@@ -378,20 +405,44 @@ impl Joins {
     }
 }
 
+impl Columns {
+    /// Returns whether there was no room lately for this many bytes of divided rows in memory of the host.
+    fn had_no_room(&self, bytes: u64) -> bool {
+        let refused = *self.refused_partitions.lock();
+        refused.is_some_and(|(least, at)| bytes >= least && at.elapsed() < WAIT_FOR_ROOM)
+    }
+
+    /// Waits with the next rows of at least this many bytes, for which there was no room in memory of the host.
+    fn put_off_partitions(&self, bytes: u64) {
+        *self.refused_partitions.lock() = Some((bytes, Instant::now()));
+    }
+}
+
 impl Work {
     /// Divides rows that look up tables in slices, and those that are stored there, if that takes less time than to
     /// read all rows for each slice, and there is room for them.
-    pub(crate) async fn divide(&self, ready: &mut Ready, figures: &mut Figures) {
-        if ready.joins.len() > 1 || ready.compiled.place.is_some() {
-            return;
+    ///
+    /// # Errors
+    /// If a slice of a table has no room for its rows.
+    pub(crate) async fn divide(&self, ready: &mut Ready, figures: &mut Figures) -> Result<()> {
+        let kernel = &ready.compiled.kernel;
+        let is_alone = ready.joins.len() == 1 && ready.compiled.place.is_none();
+        if !is_alone || ready.joins[0].have_many_values(kernel) {
+            return Ok(());
         }
-        for side in ready.joins[0].sides(&ready.compiled.kernel) {
+        // Kernels end when a list has enough rows, which may be after few.
+        let has_enough = ready.fragment.limit.enough().is_some();
+        let mut sides = ready.joins[0].sides(kernel);
+        sides.retain(|side| side.is_stored() || !has_enough);
+        for side in sides {
             let divided = self.divided(ready, side, figures).await;
             match divided {
                 Ok(partitions) => ready.joins[0].partitions.extend(partitions),
+                Err(reason) if reason.repeated().is_some() => return Err(reason),
                 Err(reason) => tracing::debug!(%reason, "rows are not divided"),
             }
         }
+        Ok(())
     }
 
     /// Returns the rows of a side, divided; `None` if they stay as they are.
@@ -408,18 +459,25 @@ impl Work {
         if rows.is_on_disk() || chunks.iter().flatten().all(|rows| *rows == 0) {
             return Ok(None);
         }
+        // A file without chunks has columns, too.
+        let of_slice: usize = chunks.iter().map(|it| it.len().max(1)).sum();
+        let count = of_slice * kernel.columns.len() * joins.slices(side.join);
+        if count > CHUNKS_MAX {
+            return Ok(None);
+        }
         let times = self.times(ready, side, &chunks)?;
         let always = self.columns.always_divides.load(Ordering::Relaxed);
         let are_divided = |bytes: u64| {
-            let is_better =
-                |it: Times| it.are_better(bytes, !self.has_room_of_partitions(ready, bytes));
-            always || times.is_some_and(is_better)
+            let are_on_host = !self.has_room_of_partitions(ready, bytes);
+            let has_room = !are_on_host || !self.columns.had_no_room(bytes);
+            has_room && (always || times.is_some_and(|it| it.are_better(bytes, are_on_host)))
         };
         // What they are is known from a run before.
         if !are_divided(kernel.divided_bytes.load(Ordering::Relaxed)) {
             return Ok(None);
         }
         let counts = self.counted_rows(ready, side, &chunks, figures).await?;
+        joins.check_rows(compiled, side, &counts)?;
         let columns = (rows, kernel.columns.as_slice());
         let slices = (joins.slices(side.join), counts.as_slice());
         let layout = Layout::new(columns, slices, &chunks, u64::MAX)?;
@@ -428,17 +486,22 @@ impl Work {
         if !are_divided(bytes) {
             return Ok(None);
         }
+        let held_bytes = count * size_of::<Chunk>();
+        figures.held.try_grow(held_bytes).map_err(Reason::of)?;
         let written = self.written_rows(ready, side, layout, &chunks, figures);
         Ok(Some(written.await?))
     }
 
-    /// Returns the times with and without partitions; `None` if slices read nothing of the host.
+    /// Returns the times with and without partitions; `None` if slices read nothing of the host, or tables over
+    /// values are large.
     fn times(&self, ready: &Ready, side: Side, chunks: &[Vec<u32>]) -> Result<Option<Times>> {
         let (kernel, joins) = (side.kernel(&ready.compiled), &ready.joins[0]);
         let slices = joins.bytes_of_turns(of(ready), side)?;
         let (rows, columns) = (&ready.resident[kernel.of_source], &kernel.columns);
         let read = |columns: &[usize]| time(bytes_read(rows, columns, chunks));
-        Ok((slices.host > 0).then(|| Times {
+        let are_small =
+            PART_OF_VALUES * kernel.value_bytes() as u64 <= self.columns.pass_bytes_max();
+        Ok((slices.host > 0 && are_small).then(|| Times {
             slices: time(slices),
             once: read(columns) + read(&columns[..side.division.columns]),
             reads: (joins.turns() / joins.slices(side.join)) as u64,
@@ -482,23 +545,27 @@ impl Work {
     ) -> Result<Partitions> {
         let (device, used) = (ready.spread.devices[0], figures.used);
         let bytes = layout.bytes();
+        let need = Need::Query(used).stale();
         let on_device = match self.has_room_of_partitions(ready, bytes) {
-            true => self.columns.allocate(device, bytes, Need::Query(used)).ok(),
+            true => self.columns.allocate(device, bytes, need).ok(),
             false => None,
         };
         let are_on_host = on_device.is_none();
         let memory = match on_device {
             Some(memory) => {
-                let of_batch = (&layout.batches[0], &memory);
+                self.has_divided.store(true, Ordering::Relaxed);
+                let of_batch = (&layout, &layout.batches[0], &memory);
                 self.write_batch(ready, side, of_batch, figures).await?;
                 vec![memory]
             }
             None => {
-                let most = self.columns.pass_bytes_max();
+                let free_bytes = self.columns.engines[device].free_bytes();
+                let most = self.columns.pass_bytes_max().min(free_bytes / 2);
                 let columns = (layout.resident, layout.columns);
                 let slices = (layout.slices, layout.counts);
                 layout = Layout::new(columns, slices, chunks, most)?;
-                self.on_host(ready, side, &layout, figures).await?
+                let copied = self.on_host(ready, side, &layout, figures).await;
+                copied.inspect_err(|_| self.columns.put_off_partitions(bytes))?
             }
         };
         let with = (&*self.columns, device, used);
@@ -527,7 +594,7 @@ impl Work {
         let device = ready.spread.devices[0];
         let bytes = layout.batches.iter().map(Batch::bytes);
         let most = bytes.max().unwrap_or(UNIT_BYTES);
-        let need = Need::Query(figures.used);
+        let need = Need::Query(figures.used).stale();
         // One is written while the other is copied.
         let areas = layout.batches.len().min(2);
         let areas = (0..areas).map(|_| self.columns.allocate(device, most, need));
@@ -536,7 +603,7 @@ impl Work {
         let mut copied: Option<BoxFuture<'static, Result<Memory>>> = None;
         for (index, batch) in layout.batches.iter().enumerate() {
             let area = &areas[index % areas.len()];
-            let written = self.write_batch(ready, side, (batch, area), figures);
+            let written = self.write_batch(ready, side, (layout, batch, area), figures);
             match copied.take() {
                 Some(copied) => memory.push(try_join(written, copied).await?.1),
                 None => written.await?,
@@ -555,11 +622,11 @@ impl Work {
         &self,
         ready: &Ready,
         side: Side,
-        (batch, memory): (&Batch, &Memory),
+        (layout, batch, memory): (&Layout<'_>, &Batch, &Memory),
         figures: &mut Figures,
     ) -> Result<()> {
         let (joins, waits) = (&ready.joins[0], self.options.waits);
-        let rows = (batch.chunks.clone(), Some(batch.area(memory)));
+        let rows = (layout.rows_in(batch), Some(batch.area(memory)));
         let launch = joins.dividing(of(ready), side, rows, waits)?;
         self.run(ready.spread.devices[0], launch, figures).await?;
         Ok(())

@@ -8,9 +8,11 @@ use std::sync::atomic::AtomicBool;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 
 use crate::column::Column;
+use crate::columns::Resident;
 use crate::floats::{BITS, float_of, integer, is_float, is_unique, ordered};
 use crate::fragment::Rows;
 use crate::groups::RowTexts;
+use crate::reason::Reason;
 use crate::texts::Texts;
 
 /// What is known of one column in all files of a scan.
@@ -138,6 +140,22 @@ impl Scanned {
         let are_of_rows = facts.files.iter().any(|it| it.has_texts_of_rows());
         are_of_rows.then(|| RowTexts::new(&facts.files, self.data_type(column)))
     }
+}
+
+/// Returns what is known of each source of rows and of their joins.
+///
+/// # Errors
+/// If the columns of a file do not have the same rows.
+pub(crate) fn scanned(
+    rows: &Rows,
+    resident: &[Resident],
+    stop: &Arc<AtomicBool>,
+) -> Result<Vec<Scanned>, Reason> {
+    let mut all = vec![resident[rows.source].scanned(rows, stop)?];
+    for join in &rows.joins {
+        all.extend(scanned(&join.rows, resident, stop)?);
+    }
+    Ok(all)
 }
 
 /// Returns what all files have, if that is the same.

@@ -166,6 +166,17 @@ impl Kernel {
         })
     }
 
+    /// Returns the bytes of its tables over values, without those of keys.
+    pub(crate) fn value_bytes(&self) -> usize {
+        4 * self.tables.iter().map(Table::len).sum::<usize>()
+    }
+
+    /// Returns the same of the kernel and of those that fill the tables of its joins.
+    pub(crate) fn value_bytes_of_all(&self) -> usize {
+        let builds = self.builds.iter().map(|it| it.kernel.value_bytes_of_all());
+        self.value_bytes() + builds.sum::<usize>()
+    }
+
     /// Returns the joins that the first steps look up.
     pub(crate) fn joins_of(&self, steps: usize) -> impl Iterator<Item = usize> {
         self.steps[..steps].iter().filter_map(|it| it.join)

@@ -22,7 +22,7 @@ use crate::engine::{FAR_APART, Launch, MANY_MATCHES, Ran};
 use crate::explain::printed;
 use crate::figures::Figures;
 use crate::fingerprint::{SAME_FINGERPRINT, is_of_groups};
-use crate::fragment::{Fragment, Rows, Source};
+use crate::fragment::{Fragment, Source};
 use crate::from_disk::FromDisk;
 use crate::giving_way::Need;
 use crate::groups::{Groups, Place, TOO_MANY_ROWS, listed_max};
@@ -35,7 +35,7 @@ use crate::program::{Compiled, group_words};
 use crate::ranks::Selected;
 use crate::reason::{Kind, Reason};
 use crate::result::{Found, Made};
-use crate::scanned::Scanned;
+use crate::scanned::scanned;
 use crate::skipped::Counting;
 use crate::source::MANY_COLUMNS;
 use crate::spread::Spread;
@@ -103,6 +103,8 @@ pub(crate) struct Work {
     pub(crate) has_kept_groups: AtomicBool,
     /// Whether columns of the query made room for its tables and totals.
     pub(crate) has_demoted: AtomicBool,
+    /// Whether rows that were divided for the last attempt took memory of the device.
+    pub(crate) has_divided: AtomicBool,
     /// Microseconds of searches of texts on the device.
     pub(crate) searched_us: AtomicU64,
     /// What was read from column files.
@@ -153,11 +155,15 @@ impl Work {
                 return Box::pin(self.on_device()).await;
             }
             let missing = reason.missing().ok_or_else(|| reason.clone())?;
+            // Rows that are divided next go to the host.
             self.has_demoted.store(true, Ordering::Relaxed);
+            let had_divided = self.has_divided.swap(false, Ordering::Relaxed);
             let demoted = self.columns.demote(&reads(&self.fragment)?, missing).await;
             if let Err(why) = demoted {
                 tracing::debug!(%why, "columns stay on the device");
-                return Err(reason);
+                if !had_divided {
+                    return Err(reason);
+                }
             }
         }
         self.computed().await
@@ -432,7 +438,7 @@ impl Work {
         figures.table_slices = ready.joins.iter().map(Joins::turns).max().unwrap_or(1);
         figures.table_bytes = ready.joins.first().map_or(0, Joins::whole_bytes);
         if may_run {
-            self.divide(ready, figures).await;
+            self.divide(ready, figures).await?;
         }
         let mut slices = ready.joins.iter().map(Joins::turns);
         if compiled.mark_words == 0 && slices.all(|it| it > 1) {
@@ -677,15 +683,6 @@ impl Work {
         kept.put(original, resident, &compiled);
         Ok(compiled)
     }
-}
-
-/// Returns what is known of each source of rows and of their joins.
-fn scanned(rows: &Rows, resident: &[Resident], stop: &Arc<AtomicBool>) -> Result<Vec<Scanned>> {
-    let mut all = vec![resident[rows.source].scanned(rows, stop)?];
-    for join in &rows.joins {
-        all.extend(scanned(&join.rows, resident, stop)?);
-    }
-    Ok(all)
 }
 
 /// What the kernel that adds totals needs.

@@ -56,6 +56,9 @@ pub(super) struct Emulated {
     pub(super) pool: Mutex<Option<Arc<MemoryPool>>>,
     /// How many allocations of memory of a device fail next.
     pub(super) failing: AtomicU64,
+    /// Number of allocations of memory of devices, and the number of those before one that fails twice.
+    pub(super) allocations: AtomicU64,
+    pub(super) fails_at: AtomicU64,
     /// How many kernels run before the device of the next one is lost.
     pub(super) kernels_left: AtomicU64,
     /// Whether memory that is allocated has bytes with which an index would lead out of it.
@@ -91,6 +94,8 @@ impl Emulated {
             small: AtomicU64::new(0),
             pool: Mutex::default(),
             failing: AtomicU64::new(0),
+            allocations: AtomicU64::new(0),
+            fails_at: AtomicU64::new(u64::MAX),
             kernels_left: AtomicU64::new(u64::MAX),
             poisons: AtomicBool::new(false),
             cancels: Mutex::default(),
@@ -261,7 +266,10 @@ impl Engine for Shared {
         let fail = |left: u64| left.checked_sub(1);
         let failing = &self.0.failing;
         let fails = failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fail);
-        if fails.is_ok() || self.is_in(&self.0.full) {
+        let number = self.0.allocations.fetch_add(1, Ordering::Relaxed);
+        let at = self.0.fails_at.load(Ordering::Relaxed);
+        let fails_now = (at..=at.saturating_add(1)).contains(&number);
+        if fails.is_ok() || fails_now || self.is_in(&self.0.full) {
             return Err(Reason::new("full"));
         }
         let pool = self.0.pool.lock().clone();
@@ -297,9 +305,13 @@ impl Engine for Shared {
         from: &Memory,
         bytes: u64,
     ) -> BoxFuture<'static, Result<Memory, Reason>> {
-        let read = self.read(from, bytes);
-        let engine = Shared(Arc::clone(&self.0), self.1);
-        async move { engine.write_host(read.await?).await }.boxed()
+        let (engine, from) = (Shared(Arc::clone(&self.0), self.1), from.clone());
+        // A GPU copies while kernels run: what they write there before the future is awaited is copied, too.
+        async move {
+            let words = engine.read(&from, bytes).await?;
+            engine.write_host(words).await
+        }
+        .boxed()
     }
 
     fn read(&self, memory: &Memory, bytes: u64) -> BoxFuture<'static, Result<Vec<u32>, Reason>> {

@@ -7,9 +7,10 @@ use super::data::Sizes;
 use super::devices::explained;
 use super::emulated::{self, Emulated};
 use super::random::compare_random;
-use super::slices::{IN_SLICES, OF_RANDOM_BYTES, REPEATED, SEARCHES, slices_of};
+use super::slices::{IN_SLICES, OF_RANDOM_BYTES, REPEATED, SEARCHES, SKEWED_SEARCH, slices_of};
 use super::{Fixture, compile_those};
 use crate::engine::CANCELLED;
+use crate::partitions::WAIT_FOR_ROOM;
 
 const SIZES: Sizes = Sizes(&[3000, 1, 512, 513]);
 
@@ -81,6 +82,14 @@ const QUERIES: &[(&str, u64)] = &[
     ),
 ];
 
+/// Runs a query. Returns its plan, and how often kernels were launched.
+async fn launched((fixture, emulated): (&Fixture, &Arc<Emulated>), query: &str) -> (String, u64) {
+    let launches = || emulated.launches.load(Ordering::Relaxed);
+    let before = launches();
+    let plan = explained(fixture, query).await;
+    (plan, launches() - before)
+}
+
 /// Returns a fixture with these tables, on one device.
 async fn fixture(emulated: &Arc<Emulated>) -> Fixture {
     let fixture = Fixture::new(emulated::devices(emulated, 1), SIZES).await;
@@ -132,6 +141,16 @@ async fn rows_are_divided_by_the_slices_of_tables() {
     ];
     compare_divided(&fixture, &others, " MB, by ").await;
     compile_those(&emulated, |it| it.source.contains("kIsDividing = true"));
+    // A list of any rows ends early: the rows of `x` alone are divided.
+    let room = &fixture.columns.tables_bytes_max;
+    room.store(300, Ordering::Relaxed);
+    let query = "SELECT v, score FROM w JOIN x ON w.k = x.k LIMIT 5";
+    let plan = explained(&fixture, query).await;
+    assert!(plan.contains(", 400 rows in "), "{plan}");
+    // A slice with too many rows is found when they are counted. Each attempt would have five launches.
+    compare_divided(&fixture, &[(SKEWED_SEARCH, 300)], " MB, by ").await;
+    let (plan, launches) = launched((&fixture, &emulated), SKEWED_SEARCH).await;
+    assert!((6..10).contains(&launches), "{launches}: {plan}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -145,11 +164,74 @@ async fn divided_rows_without_room_on_the_device_are_in_memory_of_the_host() {
     let queries = [&QUERIES[..4], &[REPEATED[0], SEARCHES[1]]].concat();
     compare_divided(&fixture, &queries, " MB of them on the host, by ").await;
     // With room nowhere, rows are read again for each slice.
+    let of = (&fixture, &emulated);
+    let room = &fixture.columns.tables_bytes_max;
+    room.store(300, Ordering::Relaxed);
     emulated.is_host_full.store(true, Ordering::Relaxed);
-    fixture.compare([&REPEATED[0].0]).await;
-    let plan = explained(&fixture, REPEATED[0].0).await;
+    fixture.compare([&BY_KEY]).await;
+    let (plan, launches) = launched(of, BY_KEY).await;
     let are_read = slices_of(&plan, "tables of joins").is_some();
     assert!(are_read && !plan.contains(" partitions of "), "{plan}");
+    // They are counted at most, for each of both sides.
+    assert!(launches <= 3, "{launches}");
+    // They are divided again after a while.
+    emulated.is_host_full.store(false, Ordering::Relaxed);
+    let plan = explained(&fixture, BY_KEY).await;
+    assert!(!plan.contains(" partitions of "), "{plan}");
+    {
+        let mut refused = fixture.columns.refused_partitions.lock();
+        let (_, at) = refused.as_mut().expect("there was no room");
+        *at = at.checked_sub(WAIT_FOR_ROOM).expect("a time");
+    }
+    compare_divided(&fixture, &QUERIES[..1], " MB of them on the host, by ").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_are_copied_to_the_host_while_others_are_divided() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    emulated.free_bytes.store(0, Ordering::Relaxed);
+    let fixture = fixture(&emulated).await;
+    for file in 0..6 {
+        let path = fixture._folder.path().join(format!("y/{file}.parquet"));
+        let (path, first) = (path.display(), 1000 * file);
+        let rows = format!("generate_series({first}, {})", first + 600);
+        fixture
+            .copy(&format!("COPY (SELECT {OF_W} FROM {rows}) TO '{path}'"))
+            .await;
+    }
+    fixture.register("y").await;
+    let query = "SELECT count(*), sum(score), sum(v), max(g) FROM y JOIN x ON y.k = x.k";
+    compare_divided(&fixture, &[(query, 300)], " MB of them on the host, by ").await;
+    // Both sides are counted, the rows of `x` are a batch, and the last launch reads all. The others are batches of
+    // `y`, which take turns in two areas.
+    let (plan, launches) = launched((&fixture, &emulated), query).await;
+    assert!(launches >= 8, "{launches}: {plan}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_on_the_device_give_way_to_totals() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    emulated.free_bytes.store(0, Ordering::Relaxed);
+    let fixture = fixture(&emulated).await;
+    // The columns are in the host, and cannot make room.
+    compare_divided(&fixture, &QUERIES[..1], " MB of them on the host, by ").await;
+    emulated.free_bytes.store(u64::MAX, Ordering::Relaxed);
+    let allocations = || emulated.allocations.load(Ordering::Relaxed);
+    let before = allocations();
+    let plan = explained(&fixture, BY_KEY).await;
+    let is_on_device = plan.contains(" partitions of ") && !plan.contains("MB of them on the host");
+    assert!(is_on_device, "{plan}");
+    // The last one is for what kernels return.
+    let last = allocations() + (allocations() - before) - 1;
+    emulated.fails_at.store(last, Ordering::Relaxed);
+    let plan = explained(&fixture, BY_KEY).await;
+    assert!(plan.contains("MB of them on the host"), "{plan}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

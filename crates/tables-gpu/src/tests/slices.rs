@@ -178,7 +178,7 @@ pub(super) const SEARCHES: &[(&str, u64)] = &[
 /// A join, and a search, in which most rows have the same key.
 const SKEWED: &str = "SELECT count(*), sum(v) FROM t
     JOIN (SELECT CASE WHEN v < 7 THEN 2 ELSE k END AS n, v FROM m) AS s ON a = s.n";
-const SKEWED_SEARCH: &str = "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM
+pub(super) const SKEWED_SEARCH: &str = "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM
     (SELECT CASE WHEN v < 7 THEN 2 ELSE k END AS n, v FROM m) AS s WHERE s.n = a AND v > quantity - 9)";
 
 /// Returns the number of slices of tables or groups that `EXPLAIN ANALYZE` prints; `None` if they are whole.
