@@ -33,7 +33,7 @@ def write(folder, count):
         if not path.exists():
             # A product with a prime shuffles rows; of the hash's 64 bits, no two keys share the 61 that remain.
             duckdb.sql(f"""COPY (SELECT CAST(hash((i * {prime}) % {count}) >> 3 AS BIGINT) AS k,
-                CAST(hash(i + {prime}) % 1000000 AS INTEGER) AS {number} FROM range({count}) AS n(i)) TO '{path}'""")
+                CAST(hash(i + {prime}) % 1000000 AS BIGINT) AS {number} FROM range({count}) AS n(i)) TO '{path}'""")
 
 
 def main(forebay, folder, rounds, count, *kinds):
