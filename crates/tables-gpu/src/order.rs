@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use forebay_device::cuda::{Program, ProgramSpec};
 
+use crate::arguments::CONSTANTS_MAX;
 use crate::columns::Columns;
 use crate::engine::{KernelLaunch, Keys, Launch, Memory};
 use crate::giving_way::Need;
@@ -106,13 +107,17 @@ impl Order {
     /// Writes the kernel for rows with these totals.
     ///
     /// # Errors
-    /// If the functions have too many totals.
+    /// If the functions have too many totals, or the order too many words.
     fn new(window: &Window, slots: OrderSlots, totals: &[Total]) -> Result<Order> {
         let states = &totals[slots.states.clone()];
         let first = states.first().map_or(0, |it| it.word);
         let state_words = group_words(states).saturating_sub(first);
         if state_words > STATE_WORDS_MAX {
             return Err(Reason::new("window functions with many totals"));
+        }
+        // Each word has two constants, behind four others.
+        if !window.functions.is_empty() && 4 + 2 * slots.words.len() > CONSTANTS_MAX {
+            return Err(Reason::new("window functions in the order of many words"));
         }
         let word = |slot: &Option<usize>| {
             slot.map_or("kNoWord".to_owned(), |it| totals[it].word.to_string())

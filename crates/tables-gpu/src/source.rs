@@ -286,7 +286,11 @@ impl Build {
         let of_row = words.len();
         words.extend(words_behind(join, Some(&stored)));
         if words.len() > OWN_WORDS_MAX {
-            return Err(Reason::new(MANY_COLUMNS));
+            let reason = Reason::new(MANY_COLUMNS);
+            return Err(match join.repeats {
+                true => reason.of_repeated_rows(),
+                false => reason,
+            });
         }
         // Places are of 32 bits.
         if join.repeats && stored.rows >= u32::MAX.into() {
