@@ -241,7 +241,7 @@ async fn rows_of_the_host_are_divided_if_slices_are_many() {
     }
     for (free_bytes, room, slices, is_divided) in [
         (u64::MAX, 128, 15, false),
-        (0, 600, 2, false),
+        (0, 760, 2, false),
         (0, 128, 15, true),
     ] {
         let emulated = Emulated::new();

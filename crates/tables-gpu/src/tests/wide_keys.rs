@@ -60,12 +60,12 @@ const JOINS: &[&str] = &[
     "SELECT count(*), sum(n) FROM x WHERE EXISTS (SELECT 1 FROM y WHERE y.a = x.a AND y.b = x.b AND v > n)",
     "SELECT count(*), sum(n) FROM x WHERE NOT EXISTS (SELECT 1 FROM y WHERE y.a = x.a AND y.b = x.b AND v <> n)",
     "SELECT count(*), sum(n) FROM x WHERE n < 3 OR EXISTS (SELECT 1 FROM y WHERE y.a = x.a AND y.b = x.b)",
-    // Of two such pairs, `u` has one, and each pair once.
-    "SELECT count(*), sum(n), sum(v) FROM x JOIN u ON x.a = u.a AND x.b = u.b",
-    "SELECT v, count(*), sum(n) FROM x LEFT JOIN u ON x.a = u.a AND x.b = u.b GROUP BY v",
-    "SELECT count(*), sum(n) FROM x WHERE EXISTS (SELECT 1 FROM u WHERE u.a = x.a AND u.b = x.b)",
-    "SELECT count(*), sum(n) FROM x WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.a = x.a AND u.b = x.b)",
-    "SELECT count(*), sum(n) FROM x WHERE n < 3 OR EXISTS (SELECT 1 FROM u WHERE u.a = x.a AND u.b = x.b)",
+    // Of two such pairs, `once` has one, and each pair once.
+    "SELECT count(*), sum(n), sum(v) FROM x JOIN once ON x.a = once.a AND x.b = once.b",
+    "SELECT v, count(*), sum(n) FROM x LEFT JOIN once ON x.a = once.a AND x.b = once.b GROUP BY v",
+    "SELECT count(*), sum(n) FROM x WHERE EXISTS (SELECT 1 FROM once WHERE once.a = x.a AND once.b = x.b)",
+    "SELECT count(*), sum(n) FROM x WHERE NOT EXISTS (SELECT 1 FROM once WHERE once.a = x.a AND once.b = x.b)",
+    "SELECT count(*), sum(n) FROM x WHERE n < 3 OR EXISTS (SELECT 1 FROM once WHERE once.a = x.a AND once.b = x.b)",
     "SELECT count(*) FROM t JOIN h ON a * 1000000000007 = far AND b = far",
     "SELECT count(*) FROM t JOIN f ON strange = x AND quantity = v",
 ];
@@ -191,7 +191,7 @@ async fn fixture(emulated: &Arc<Emulated>, devices: usize) -> Fixture {
         ("x", rows(&collide, (1500, 301), "n")),
         // It has several rows of some pairs, and none of others.
         ("y", rows(&collide, (340, 200), "v")),
-        ("u", rows(&with_ends([alike(0)[1]]), (40, 40), "v")),
+        ("once", rows(&with_ends([alike(0)[1]]), (40, 40), "v")),
         ("z", rows(&always, (20, 20), "v")),
         ("o", rows(&no_keys, (20, 20), "v")),
     ];
