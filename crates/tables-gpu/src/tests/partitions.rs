@@ -30,7 +30,7 @@ const OF_W: &str = "CASE WHEN value % 11 > 0 THEN CAST(value * 7919 % 500 AS INT
     't' || (value * 7919 % 500) AS name, value * 7919 % 500 * 1000000007 AS far, CAST(value * 7919 % 500 AS DOUBLE) / 7 AS f,
     CASE WHEN value % 3 > 0 THEN CAST(value AS DOUBLE) / 3 END AS g";
 
-/// A join by a key, whose table has 880 bytes.
+/// A join by a key, whose table has 1,680 bytes.
 const BY_KEY: &str =
     "SELECT count(*), count(score), sum(score), sum(v), max(g) FROM w JOIN x ON w.k = x.k";
 
@@ -241,7 +241,7 @@ async fn rows_of_the_host_are_divided_if_slices_are_many() {
     }
     for (free_bytes, room, slices, is_divided) in [
         (u64::MAX, 128, 15, false),
-        (0, 760, 2, false),
+        (0, 900, 2, false),
         (0, 128, 15, true),
     ] {
         let emulated = Emulated::new();
