@@ -436,7 +436,7 @@ impl Code<'_, '_> {
         let count = count.ok_or_else(too_many)?;
         let mut number = String::new();
         for (half, count) in halves.iter().zip([upper, lower]) {
-            // One that all rows have tells none from others.
+            // A half that all rows share does not tell them apart.
             if count == 1 {
                 continue;
             }
