@@ -259,7 +259,7 @@ impl<'a> Layout<'a> {
             memory: memory.at_word(begin(0) + first * group_words),
             bytes: 4 * u64::from(rows.div_ceil(GROUP_ROWS)) * of_group as u64,
             valid,
-            // Numbers stay those of the rows of the file.
+            // Numbers of texts remain row numbers of the file, whose chunks have the texts.
             texts: None,
             ..source.clone()
         }
