@@ -117,9 +117,7 @@ impl Order {
         }
         // There are two constants for each word, and four others.
         if !window.functions.is_empty() && 4 + 2 * slots.words.len() > CONSTANTS_MAX {
-            return Err(Reason::new(
-                "window functions in the order of many expressions",
-            ));
+            return Err(Reason::new("window functions with many sort expressions"));
         }
         let word = |slot: &Option<usize>| {
             slot.map_or("kNoWord".to_owned(), |it| totals[it].word.to_string())

@@ -1,4 +1,4 @@
-//! Rows that are divided by the slices of the table of a join, so that kernels read each row for its slice alone.
+//! Rows that are divided by the slices of the table of a join, so that kernels read each row only for its slice.
 //!
 //! A chunk becomes one chunk for each slice, packed as before. Kernels write these chunks behind each other to memory
 //! of the device. If they go to the host, kernels divide some chunks at a time to the device, which copies them to
@@ -34,7 +34,7 @@ const GROUP_ROWS: u32 = 256;
 /// Words of a unit, in which the begin of a column is given to kernels, as in `partitions.cuh`.
 const UNIT_WORDS: u64 = 32;
 const UNIT_BYTES: u64 = 4 * UNIT_WORDS;
-/// How many bytes of device memory kernels read in the time of one of host memory.
+/// Number of bytes of device memory that kernels read in the time of a byte of host memory.
 const DEVICE_RATE: u64 = 50;
 /// Maximum number of chunks of all partitions of a side.
 const CHUNKS_MAX: usize = 1 << 20;

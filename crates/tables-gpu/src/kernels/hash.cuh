@@ -4,7 +4,7 @@
 
 // Instead of the slot of a key.
 constexpr u32 kNoSlot = 0xFFFFFFFF;
-// What the flag tells; the greatest number stays. After the first, a launch is repeated with more room. 5 and 6 apply
+// Values of the flag; the greatest one stays. After the first, a launch is repeated with more room. 5 and 6 apply
 // to the marked sources. The host sets it to 8 if the query is cancelled.
 constexpr u32 kIsFull = 1, kHasManyMatches = 2, kIsFarApart = 3, kIsFullJoin = 4, kHasSameKey = 5, kHasManyRows = 6;
 constexpr u32 kHasSameFingerprint = 7;

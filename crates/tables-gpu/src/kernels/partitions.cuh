@@ -1,5 +1,5 @@
 // Divides rows by the slices of the table of a join. The rows look up this table or are stored in it. Each row goes
-// to the chunk of its slice, packed as before. So the kernel that uses the rows reads each row for its slice alone.
+// to the chunk of its slice, packed as before. So the kernel that uses the rows reads each row only for its slice.
 //
 // A chunk becomes one chunk for each slice, with the same reference and width. These chunks follow each other, and
 // each begins at a group of rows. The first run of the kernel counts the rows of each slice, and the second run
