@@ -1,10 +1,10 @@
 """Joins of two tables in pinned memory, whose keys have no order: `partitions.py FOREBAY FOLDER ROUNDS ROWS GPU_BYTES...`
 
-Writes two tables of ROWS rows to the folder: keys of 61 bits, each once in both, and a number. For each GPU_BYTES, as
-`1GiB`, a server may use so much memory of the GPU for SQL: the table of the join has no room there, so that its rows are
-divided, or read again for each slice. Needs psycopg and duckdb, and a GPU. Prints JSON lines as in `bench/record/`: the time
-of the kernels, and the time that a client sees, with the GPU and in DuckDB over tables of its own in memory. Exits with 1 if
-answers differ.
+Writes two tables of ROWS rows to the folder: keys of 61 bits, each once in both, and a number. For each GPU_BYTES, such as
+`1GiB`, starts a server that may use that much GPU memory for SQL. The table of the join has no room there, so the server
+divides the rows, or reads them again for each slice. Needs psycopg, duckdb and a GPU. Prints JSON lines as in
+`bench/record/`: the time of the kernels, and the latency of a client, with the GPU and in DuckDB over its own tables in
+memory. Exits with 1 if answers differ.
 """
 
 import pathlib
@@ -31,12 +31,12 @@ def write(folder, count):
     for table, number, prime in (("l", "v", 2654435761), ("r", "w", 2246822519)):
         path = folder / f"{table}.parquet"
         if not path.exists():
-            # A product with a prime shuffles rows; of the hash's 64 bits, no two keys share the 61 that remain.
+            # Multiplying by a prime shuffles the rows. No two keys share the 61 bits of the hash that remain.
             duckdb.sql(f"""COPY (SELECT CAST(hash((i * {prime}) % {count}) >> 3 AS BIGINT) AS k,
                 CAST(hash(i + {prime}) % 1000000 AS BIGINT) AS {number} FROM range({count}) AS n(i)) TO '{path}'""")
 
 
-def main(forebay, folder, rounds, count, *kinds):
+def main(forebay, folder, rounds, count, *sizes):
     device = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"], capture_output=True,
                             text=True, check=True).stdout.strip()
     folder, rounds, count = pathlib.Path(folder), int(rounds), int(count)
@@ -49,7 +49,7 @@ def main(forebay, folder, rounds, count, *kinds):
         times, wanted[name] = timed(lambda query=query: duck.execute(query).fetchall(), rounds)
         line(f"partitions, {name}", "duckdb", "client_ms", times, count, device)
     duck.close()
-    for gpu_bytes in kinds:
+    for gpu_bytes in sizes:
         engine = f"forebay, {gpu_bytes} of GPU memory"
         with tempfile.TemporaryDirectory() as data:
             settings = ["--tables-gpu-disk-bytes-max", "0", "--tables-gpu-host-bytes-max", "48GiB"]
@@ -58,7 +58,7 @@ def main(forebay, folder, rounds, count, *kinds):
             for setting in ("gpu = on", "compile = wait", "strict = on"):
                 client.execute(f"SET forebay.{setting}")
             for name, query in QUERIES.items():
-                # Brings the columns, and compiles.
+                # Loads the columns and compiles the kernels.
                 timed(lambda query=query: client.execute(query).fetchall(), 2)
                 times, answer = timed(lambda query=query: client.execute(query).fetchall(), rounds)
                 line(f"partitions, {name}", engine, "client_ms", times, count, device)

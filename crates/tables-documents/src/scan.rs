@@ -88,7 +88,7 @@ impl DocumentsExec {
             Boundedness::Bounded,
         );
         let (command, arguments) = command(&output, &filter, limit);
-        // The reader is that of the statement's plan, which may have been made long before.
+        // The plan of the statement may have made the reader long ago.
         let reader = reader.with_rights_of_now();
         let stage = reader.explain(command, arguments).await?;
         let documents = match &output {

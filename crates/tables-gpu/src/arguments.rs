@@ -54,15 +54,15 @@ kernel_arguments! {
         /// Totals: for each group the words of its slots, of which those of 128 bits have two: sums the lower first,
         /// maxima the upper. 0 before the kernel runs.
         pub(crate) totals: DevicePointerMut<u64>,
-        /// Of a kernel that stores rows of a join the marks of values of keys, of one that selects groups what it
-        /// counts or writes, of one that divides rows their numbers. 0 before the kernel runs.
+        /// What a kernel returns: marks of values of keys if it stores rows of a join, counts or groups if it selects
+        /// groups, the number of rows of each slice if it divides rows. 0 before the kernel runs.
         pub(crate) results: DevicePointerMut<u64>,
         /// The words of the tables of joins, one array for each word.
         pub(crate) words: [DevicePointer<u8>; JOIN_WORDS_MAX],
         /// The words of the table that the kernel fills; 0 before.
         pub(crate) own_words: [DevicePointerMut<u8>; OWN_WORDS_MAX],
         /// A bit for each element of this table: whether it has a row; 0 before. Not used if the join repeats rows.
-        /// Of a kernel that divides rows where these go; null if it counts them.
+        /// A kernel that divides rows writes them here; null if it only counts them.
         pub(crate) seen: DevicePointerMut<u32>,
         /// Set to 1 if a hash table of groups or a list is full, to 2 if joins have too many matches, to 3 if a
         /// float is too small for its sum, to 4 if a hash table of a join is full, to 5 if two rows have the same
@@ -79,8 +79,8 @@ kernel_arguments! {
         pub(crate) key_bits: [u32; JOINS_MAX],
         /// The same of the kernel's own table.
         pub(crate) own_key_bits: u32,
-        /// Number of rows for which this table has room, if several may have the same key. Of a kernel that divides
-        /// rows the number of slices.
+        /// Number of rows for which this table has room, if several may have the same key. For a kernel that divides
+        /// rows, the number of slices.
         pub(crate) own_rows: u32,
         /// The slice of the table of each join that is there, as `slice.rs` tells.
         pub(crate) slice_firsts: [u64; JOINS_MAX],
@@ -92,8 +92,8 @@ kernel_arguments! {
         pub(crate) tiles: u64,
         /// Number of chunks.
         pub(crate) chunk_count: u32,
-        /// Number of groups. Of a kernel that divides rows the index of the first word of `tables` that tells where
-        /// they go.
+        /// Number of groups. For a kernel that divides rows, the index of the first word of `tables` with places of
+        /// divided rows.
         pub(crate) groups: u32,
         /// The constants of the plan, each of 128 bits.
         pub(crate) constants: [u64; 2 * CONSTANTS_MAX],

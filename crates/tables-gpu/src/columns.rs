@@ -230,9 +230,9 @@ pub(crate) struct Columns {
     pub(crate) bringing: tokio::sync::Mutex<()>,
     /// Maximum bytes of the tables of joins of a query, and of its totals.
     pub(crate) tables_bytes_max: AtomicU64,
-    /// Whether rows are divided by the slices of tables whenever they can be, also if slices take less: for tests.
+    /// Whether rows are divided by slices whenever they can be, even if that takes longer. Tests set it.
     pub(crate) always_divides: AtomicBool,
-    /// The bytes of divided rows for which memory of the host had no room last, and when.
+    /// The bytes of the last divided rows for which memory of the host had no room, and when that was.
     pub(crate) refused_partitions: Mutex<Option<(u64, Instant)>>,
 }
 
@@ -497,7 +497,7 @@ impl Columns {
         }
     }
 
-    /// Refuses a column. Waits also with that of later versions.
+    /// Refuses a column. If it is declared, the same column of a later version waits.
     pub(crate) fn refuse(&self, key: ColumnKey, reason: Reason) {
         self.known.lock().wait(&key);
         self.settle(key, State::Refused(reason));

@@ -25,11 +25,11 @@ use crate::reason::{Kind, Reason};
 
 /// Number of columns that are read at once. Queries that bring columns here wait for these alone.
 pub(crate) const COLUMNS_AT_ONCE: usize = 4;
-/// The same for versioned tables, all of whose rows each scan decodes. If the load fails, fewer are read at once.
-/// While columns are packed, each holds 4.5 MiB of memory, which is 144 MiB, and at most 16 MiB of different texts.
+/// The same for versioned tables, as each of their scans decodes all rows. If the load fails, fewer are read at once.
+/// While columns are packed, each holds 4.5 MiB of memory (144 MiB in all) and at most 16 MiB of different texts.
 const COLUMNS_OF_TABLE_AT_ONCE: usize = 32;
-/// Time after which a declared column that found no room, or gave way, is tried again. That of a later version waits
-/// as long, also after a refusal.
+/// Time after which a declared column that found no room, or gave way, is tried again. The same column of a later
+/// version waits as long, also after a refusal.
 const RETRY: Duration = Duration::from_secs(300);
 /// Maximum number of declared columns of files.
 pub(crate) const DECLARED_MAX: usize = if cfg!(test) { 64 } else { COLUMNS_MAX / 4 };
@@ -89,7 +89,7 @@ impl Declared {
         before.into_iter().flatten().map(|key| key.file).collect()
     }
 
-    /// Waits with columns of a new version of a table as long as with those of the version before.
+    /// Lets columns of a new version of a table wait as long as those of the version before.
     fn wait_as_before(&mut self, table: &TableName, columns: &HashSet<ColumnKey>) {
         let (Some(before), Some(new)) = (self.tables.get(table), columns.iter().next()) else {
             return;
@@ -103,7 +103,7 @@ impl Declared {
         self.waiting.extend(waiting);
     }
 
-    /// Waits no longer with a column, which is here now.
+    /// Ends the wait of a column, which is here now.
     pub(crate) fn end_wait(&mut self, key: &ColumnKey) {
         self.waiting.remove(key);
     }
@@ -197,9 +197,9 @@ type Found = (Source, Files);
 type ToBring = (Found, Result<(), Reason>);
 
 impl Columns {
-    /// Brings columns of a declared table here: those of these names, or all that can be packed. Those without room
-    /// wait for the next call after a while, and those of a versioned table that changes meanwhile for the next call.
-    /// Returns `false` if the table has changed.
+    /// Brings columns of a declared table here: those of these names, or all that can be packed. Columns without room
+    /// wait for the first call after [`RETRY`]. If a versioned table changes meanwhile, its columns wait for the next
+    /// call. Returns `false` if the table has changed.
     ///
     /// # Errors
     /// If a file cannot be read, or there are too many columns, or no room. The others are brought.
@@ -228,7 +228,7 @@ impl Columns {
                     return Ok(false);
                 }
                 if brought.as_ref().is_err_and(|it| it.is(NO_ROOM)) {
-                    // Nor is there for what is behind.
+                    // The other columns would find no room, either.
                     self.wait_with_missing(&source, &files);
                     return brought.map(|()| true);
                 }
@@ -315,7 +315,8 @@ impl Columns {
             missing.collect::<Vec<_>>()
         };
         let (mut result, mut at_once) = (Ok(()), source.columns.len());
-        // Each round brings or refuses a column, or finds no room for all, or once for many.
+        // Each round brings or refuses a column. One may fail for many columns, and the last one finds no room for
+        // few.
         for _ in 0..source.columns.len() + 2 {
             if missing().is_empty() {
                 break;
@@ -384,7 +385,7 @@ impl Columns {
         known.columns.retain(|key, _| !is_new(&key.file));
     }
 
-    /// Returns whether one of the files or versions is left to the CPU.
+    /// Returns whether one of the files or versioned tables is left to the CPU.
     pub(crate) fn are_left_to_cpu(&self, reads: &[Read]) -> bool {
         let left = Arc::clone(&self.known.lock().declared.left_to_cpu);
         let mut files = reads.iter().flat_map(|(_, files)| files);

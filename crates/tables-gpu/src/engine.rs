@@ -126,8 +126,8 @@ pub(crate) struct KernelLaunch {
     pub(crate) words: Vec<u64>,
     /// Addresses of the words that it stores.
     pub(crate) own_words: Vec<u64>,
-    /// Address of the bits of the elements that it has stored, of the number of rows of a list, or of the rows that it
-    /// divides.
+    /// Address of the bits of the elements that it has stored, of the number of rows of a list, or of the area that
+    /// it writes divided rows to.
     pub(crate) seen: u64,
     /// Number of rows for which its own table has room, if several may have the same key. If it divides rows, the
     /// number of slices.
@@ -145,7 +145,7 @@ pub(crate) struct KernelLaunch {
     /// between, and a cancelled query launches no more.
     pub(crate) may_stop: bool,
     /// Number of groups, and bytes of shared memory of a block for their totals. If it divides rows, the index of the
-    /// first word of the tables that tells where they go, and bytes for their numbers.
+    /// first word of `tables` with their places, and bytes for the number of rows of each slice.
     pub(crate) groups: u32,
     pub(crate) shared_bytes: u32,
     /// Address of the totals, if they are not among the results.

@@ -17,7 +17,7 @@ pub(crate) struct Divided {
     /// Largest number of slices.
     pub(crate) count: usize,
     pub(crate) bytes: u64,
-    /// The bytes of those in memory of the host.
+    /// The part of `bytes` that is in memory of the host.
     pub(crate) host_bytes: u64,
 }
 

@@ -1,9 +1,10 @@
-//! Keys of groups and joins that are too wide for one number. A hash table has a fingerprint of 64 bits of their
+//! Keys of groups and joins that are too wide for one number. A hash table stores a fingerprint of 64 bits of their
 //! numbers instead.
 //!
-//! Two different keys may have the same fingerprint, so all numbers are compared but the last, which is equal if the
-//! others and the fingerprints are. A group keeps the numbers as totals, as it does those of keys that other keys
-//! determine. If its rows do not agree, the query runs again with another seed. A join compares those of a match.
+//! Two different keys may have the same fingerprint, so kernels compare all numbers but the last. The last number is
+//! equal if the others and the fingerprints are. A group keeps the numbers as totals, like those of keys that other
+//! keys determine. If the numbers of its rows differ, the query runs again with another seed. A join compares the
+//! numbers of each match.
 
 use std::collections::HashMap;
 
@@ -21,13 +22,13 @@ use crate::value::{Kind, Value};
 
 type Result<T> = std::result::Result<T, Reason>;
 
-/// Number of seeds that are tried.
+/// Maximum number of seeds that a query tries.
 pub(crate) const SEEDS: u64 = 3;
-/// Odd, with bits of all places, so that the fingerprints of two seeds have nothing in common.
+/// Factor of a seed: odd, with well mixed bits, so that the fingerprints of two seeds have nothing in common.
 const SEED_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-/// The reason for groups that need fingerprints.
+/// The reason why a run without fingerprints of groups fails.
 pub(crate) const WIDE_GROUPS: &str = "groups by keys of more than 62 bits";
-/// The reason if different keys have the same fingerprint.
+/// The reason why a run fails whose different keys have the same fingerprint.
 pub(crate) const SAME_FINGERPRINT: &str = "keys whose fingerprints collide";
 
 /// Returns whether a run with other fingerprints of the keys of groups may succeed.
@@ -35,12 +36,12 @@ pub(crate) fn is_of_groups(reason: &Reason) -> bool {
     reason.is(WIDE_GROUPS) || reason.is(SAME_FINGERPRINT)
 }
 
-/// Returns what the fingerprints of a seed begin with.
+/// Returns the initial value of the fingerprints with a seed.
 pub(crate) fn start_of(seed: u64) -> u64 {
     seed.wrapping_mul(SEED_STEP)
 }
 
-/// Returns the code of the fingerprint of integers, which begins with `start`.
+/// Returns code that computes the fingerprint of integers, from the initial value `start`.
 fn fingerprint<T: AsRef<str>>(start: &str, integers: impl IntoIterator<Item = T>) -> String {
     let all = integers
         .into_iter()
@@ -55,7 +56,7 @@ pub(crate) fn has_fingerprints(source: &str) -> bool {
     source.contains("with_number(")
 }
 
-/// Returns an integer as one of 64 bits without a sign.
+/// Returns code that casts an integer to an unsigned one of 64 bits.
 fn unsigned(integer: &str) -> String {
     format!("static_cast<u64>({integer})")
 }
@@ -73,7 +74,7 @@ impl Fragment {
 }
 
 impl DeterminedKey {
-    /// Returns the integers that tell the value.
+    /// Returns the integers that together identify the value.
     fn integers(&self) -> impl Iterator<Item = &String> {
         let all = [Some(&self.number), self.upper.as_ref(), self.valid.as_ref()];
         all.into_iter().flatten()
@@ -81,7 +82,7 @@ impl DeterminedKey {
 }
 
 impl Slots<'_, '_> {
-    /// Declares the group of a row by the fingerprint of the keys that no others determine.
+    /// Declares the group of a row: the fingerprint of the keys that no other keys determine.
     ///
     /// # Errors
     /// Why kernels cannot compute a key.
@@ -111,8 +112,8 @@ impl Slots<'_, '_> {
         })
     }
 
-    /// Adds keys that a fingerprint tells to determined keys. Returns the totals of each number that all rows of a
-    /// group must have, and of its complement.
+    /// Adds the keys of a fingerprint to the determined keys. For each number that all rows of a group must share,
+    /// returns the slots of two totals: of the number, and of its complement.
     pub(crate) fn told(
         &mut self,
         told: Vec<(usize, DeterminedKey)>,
@@ -132,7 +133,7 @@ impl Slots<'_, '_> {
 }
 
 impl Code<'_, '_> {
-    /// Returns a key whose numbers are 0 for NULL, where they could be any.
+    /// Returns the key with numbers that are 0 if it is NULL; they were arbitrary in this case.
     fn without_numbers_of_null(&mut self, mut key: DeterminedKey) -> DeterminedKey {
         if let Some(valid) = key.valid.clone() {
             let mut number = |text: &String| {
@@ -145,8 +146,8 @@ impl Code<'_, '_> {
         key
     }
 
-    /// Declares the element of a row in the table of a join by the fingerprint of its keys. `pairs` are those of the
-    /// rows that are looked up, and of the rows that are stored.
+    /// Declares the element of a row in the table of a join by the fingerprint of its keys. A pair has a key of the
+    /// probe rows, and the same key of the stored rows.
     ///
     /// # Errors
     /// Why kernels cannot look it up.
@@ -157,7 +158,7 @@ impl Code<'_, '_> {
     ) -> Result<Index> {
         let of = &self.draft.rows.joins[join];
         if pairs.len() > 1 && !of.kind.has_columns() && !of.repeats {
-            // The table has one row of a fingerprint, and another one may have the key. A search finds it.
+            // The table has one row for each fingerprint, but another row may have the key. A search finds it.
             let reason = Reason::new("a search by keys of more than 64 bits");
             return Err(reason.of_same_keys(of.rows.source));
         }

@@ -159,9 +159,9 @@ pub(crate) struct Fragment {
     /// Whether groups of a GPU are read as rows: kernels over those that stayed there did not know enough of them.
     pub(crate) reads_rows: Arc<AtomicBool>,
     pub(crate) subqueries: Subqueries,
-    /// Which fingerprints of their keys tell groups apart; 0 if the numbers of these do.
+    /// Seed of the fingerprints that tell groups apart; 0 if numbers of their keys do.
     pub(crate) seed: u64,
-    /// The same in which one join more repeats rows, or with another seed, once a run has found that it is needed.
+    /// The same with one more join that repeats rows, or with the next seed, once a run has found that it needs that.
     pub(crate) repeating: OnceLock<Arc<Fragment>>,
 }
 
@@ -267,7 +267,7 @@ impl Fragment {
         fragment
     }
 
-    /// Returns the fragment in which each join repeats rows that was found to, with the latest seed.
+    /// Returns the fragment with the latest seed, in which all joins repeat rows that were found to do so.
     pub(crate) fn latest(self: &Arc<Fragment>) -> Arc<Fragment> {
         let mut latest = self;
         while let Some(next) = latest.repeating.get() {
@@ -276,8 +276,8 @@ impl Fragment {
         Arc::clone(latest)
     }
 
-    /// Lets the joins repeat rows that a run of this fragment has found to have the same keys, or store more of them,
-    /// or groups have other fingerprints. Returns whether kernels can do so.
+    /// Changes later runs as the reason of a failed run requires: joins repeat rows of the same keys or store more of
+    /// them, or groups have other fingerprints. Returns whether kernels can do so.
     pub(crate) fn repeat(&self, reason: &Reason) -> bool {
         let next = match is_of_groups(reason) {
             true => self.with_next_seed(reason),

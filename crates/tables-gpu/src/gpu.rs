@@ -330,7 +330,7 @@ impl Engine for Gpu {
     }
 }
 
-/// Returns memory of the host for kernels.
+/// Returns pinned memory as memory that kernels of a device read.
 fn pinned(memory: Pinned, device: usize) -> Memory {
     Memory {
         address: memory.device_pointer::<u32>().address(),

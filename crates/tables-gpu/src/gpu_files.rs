@@ -17,8 +17,8 @@ use crate::engine::{FileRead, FilesRead, Memory};
 use crate::gpu::{COPY_BYTES, words};
 use crate::reason::Reason;
 
-/// Maximum bytes of a copy to pinned memory that stays there: other copies from the device wait for it half a
-/// millisecond.
+/// Maximum bytes of one copy to pinned memory that kernels read later. Other copies from the device wait for it,
+/// about half a millisecond.
 const PINNED_COPY_BYTES: usize = 32 << 20;
 /// Bytes of the reads for which a path is picked.
 pub(crate) const PICKED_BYTES: u64 = 1 << 30;

@@ -180,8 +180,8 @@ pub(crate) enum Values {
         /// Of floats, the exponent of the power of ten that divides numbers.
         exponent: Option<u32>,
     },
-    /// Decimals of all combinations of upper and lower halves: from the first of each on, this many. In front of them
-    /// NULL, if there may be rows with it.
+    /// Decimals with all combinations of upper and lower halves. Of each half, these are `counts` consecutive numbers
+    /// from the one in `firsts` on. The value before them is NULL if rows may have it.
     Halves {
         firsts: [i64; 2],
         counts: [u64; 2],

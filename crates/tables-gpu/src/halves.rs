@@ -1,5 +1,5 @@
 //! Decimals of more than 64 bits. The device keeps such a column as two: the upper halves of its numbers, and the
-//! lower ones. Kernels combine them; as a key of groups or joins they are two.
+//! lower ones. Kernels combine them. As keys of groups or joins, the halves are two keys.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -218,7 +218,7 @@ impl Code<'_, '_> {
         Ok(self.combined(halves, both))
     }
 
-    /// Declares a decimal from both halves, which the table of a join has.
+    /// Declares a decimal from both halves, which are in the table of a join.
     ///
     /// # Errors
     /// If the kernel that stores rows of the join reads too many columns.
@@ -245,8 +245,8 @@ impl Code<'_, '_> {
         }
     }
 
-    /// Declares a key of a join that is a number: that of the rows that are joined, and of the other rows. A number
-    /// of more than 64 bits is two keys, its halves.
+    /// Declares a numeric key of a join, for the probe rows and for the stored rows. A number of more than 64 bits is
+    /// two keys, its halves.
     ///
     /// # Errors
     /// Why kernels cannot compute it.
@@ -301,8 +301,8 @@ impl Code<'_, '_> {
 /// Returns the bounds of the lower halves, as signed integers, of the numbers between two.
 fn bounds_of_lower(min: i128, max: i128) -> (i128, i128) {
     let (first, last) = (i128::from(min as i64), i128::from(max as i64));
-    // They order as the numbers do if these are their own lower halves, or all upper halves and signs of lower ones
-    // are equal.
+    // Lower halves have the order of the numbers if each number is its own lower half, or if all numbers have the
+    // same upper half and the same sign of the lower one.
     let are_equal = (first, last) == (min, max);
     let have_upper = min >> HALF_BITS == max >> HALF_BITS && (first < 0) == (last < 0);
     match are_equal || have_upper {

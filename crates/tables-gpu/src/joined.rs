@@ -184,7 +184,7 @@ pub(crate) struct Index {
     pub(crate) text: String,
     /// What holds if there is one.
     pub(crate) conditions: Vec<String>,
-    /// What else holds for a match: which numbers of keys are equal, if a fingerprint does not tell.
+    /// Further conditions of a match: numbers of keys are equal, if equal fingerprints do not imply that.
     pub(crate) equal: Vec<String>,
 }
 
@@ -207,8 +207,8 @@ impl Index {
 pub(crate) struct Stored {
     /// Where the keys lie; `None` if elements are found by fingerprints.
     pub(crate) dense: Option<Dense>,
-    /// The keys of the rows that are looked up; `None` if one is a text or a float, which each join numbers for
-    /// itself, or if they have fingerprints.
+    /// The keys of the probe rows; `None` if one is a text or a float, which each join numbers for itself, or if they
+    /// have fingerprints.
     pub(crate) keys: Option<Exprs>,
     /// The columns that tell places in the table: of the rows that are looked up, and of those that are stored.
     pub(crate) key_column: Option<KeyColumn>,
@@ -394,8 +394,8 @@ impl Code<'_, '_> {
         Ok(out)
     }
 
-    /// Puts a number above the smallest into the table of these rows. Returns its index; `None` if it is always the
-    /// smallest.
+    /// Puts the distance of a number from the smallest one into the table of these rows. Returns its index; `None` if
+    /// all numbers are equal.
     ///
     /// # Errors
     /// If it may have more than 64 bits.
@@ -597,7 +597,8 @@ impl Code<'_, '_> {
         Ok((self.draft.outs.len() - 1, value.min, value.max))
     }
 
-    /// Declares where a row of a join is stored, from where the keys of all rows lie.
+    /// Declares where a row of a join is stored. `dense` says where the keys of all rows lie; `None` for
+    /// fingerprints.
     ///
     /// # Errors
     /// Why kernels cannot store it.

@@ -385,10 +385,7 @@ impl Code<'_, '_> {
             return Err(other);
         }
         // The number of NULL is before the others.
-        let kind = match count < i32::MAX as usize {
-            true => Kind::Small,
-            false => Kind::Large,
-        };
+        let kind = kind_of_numbers(count as u64);
         let constant = 2 * self.draft.uses.constant(first.into())?;
         let distance = format!(
             "static_cast<{}>((static_cast<u64>({}) - f.constants[{constant}]){by_step})",
@@ -436,7 +433,7 @@ impl Code<'_, '_> {
         let count = count.ok_or_else(too_many)?;
         let mut number = String::new();
         for (half, count) in halves.iter().zip([upper, lower]) {
-            // One that all rows have tells none from others.
+            // A half that all rows share does not tell them apart.
             if count == 1 {
                 continue;
             }
@@ -454,10 +451,7 @@ impl Code<'_, '_> {
         if number.is_empty() {
             number.push('0');
         }
-        let kind = match count < i32::MAX as u64 {
-            true => Kind::Small,
-            false => Kind::Large,
-        };
+        let kind = kind_of_numbers(count);
         let number = format!("static_cast<{}>({number})", kind.name());
         // The number of NULL is before the others.
         let number = match &halves[0].valid {
@@ -473,6 +467,14 @@ impl Code<'_, '_> {
             data_type,
         };
         Ok((number, values))
+    }
+}
+
+/// Returns the kind of the numbers of this many values and of NULL.
+fn kind_of_numbers(count: u64) -> Kind {
+    match count < i32::MAX as u64 {
+        true => Kind::Small,
+        false => Kind::Large,
     }
 }
 

@@ -246,14 +246,14 @@ impl Joins {
         self.whole_bytes
     }
 
-    /// Returns whether the kernels of all turns have more tables over values than a launch may have.
+    /// Returns whether the tables over values of the kernels of all turns have more bytes than those of a launch may.
     pub(crate) fn have_many_values(&self, kernel: &Kernel) -> bool {
         self.turns() * kernel.value_bytes_of_all() > TABLES_OF_VALUES_MAX
     }
 
-    /// Returns the kernel that divides the rows of chunks of a side, and writes them to an area; or that counts them
-    /// before, behind kernels that make the tables which it looks up. What it counts are numbers of 32 bits: those of
-    /// each slice for each chunk with rows.
+    /// Returns the launch that divides the rows of chunks of a side. With an area, the kernel writes the rows to it.
+    /// Without one, the launch makes the tables that the kernel looks up, and the kernel counts the rows. The results
+    /// are then numbers of 32 bits: for each chunk with rows, the number of rows of each slice.
     ///
     /// # Errors
     /// If the columns of a file do not have the same rows.
@@ -291,7 +291,7 @@ impl Joins {
         let mut divides = over(&mut launch, (rows, of.2), chunks, with, program)?;
         divides.own_slice = self.turns[0][side.join];
         divides.own_rows = slices as u32;
-        // Of a block, for each slice.
+        // A block has two counts for each slice.
         divides.shared_bytes = 8 * slices as u32;
         divides.groups = divides.tables.len() as u32;
         if let Some(area) = area {
@@ -566,7 +566,7 @@ pub(crate) fn bytes_read(resident: &Resident, columns: &[usize], chunks: &[Vec<u
 }
 
 /// Returns a kernel of a device with tables of joins, without what groups need: over all rows, those of a partition, or
-/// those that a spread gives the device, but chunks without rows of the slices. The launch holds its columns.
+/// those that a spread gives the device, except chunks without rows of the slices. The launch holds its columns.
 fn kernel(
     launch: &mut Launch,
     (resident, compiled, device): Of<'_>,
@@ -598,8 +598,8 @@ fn kernel(
     })
 }
 
-/// Returns the program of a kernel over these rows of chunks. `columns` of the kernel's are read, the first ones. The
-/// launch holds them all.
+/// Returns what launches a program of a kernel over these rows of chunks. The program reads the first `columns`
+/// columns of the kernel. The launch holds all of them.
 fn over(
     launch: &mut Launch,
     (resident, device): (&Resident, usize),
@@ -664,7 +664,7 @@ fn tables(kernel: &Kernel, of_keys: &[(usize, Vec<u32>)], files: usize) -> (Vec<
                 domain::Table::File(_) => file,
                 _ => 0,
             };
-            // Those of keys are not known before the groups are, and kernels do not read them before.
+            // Tables of keys are known only once the groups are, and kernels do not read them before.
             firsts.get(&(index, file)).copied().unwrap_or(0)
         }));
     }

@@ -28,7 +28,7 @@ type Result<T> = std::result::Result<T, Reason>;
 const MORE_MAX: u64 = if cfg!(test) { 8 } else { 1 << 14 };
 /// Maximum number of ranks.
 const RANKS_MAX: u128 = 1 << 62;
-/// Bits of a number of more bits that its rank has: the first ones.
+/// Maximum bits of a rank that leaves out bits of its number: it has the leading ones.
 const BITS_OF_RANK: u32 = 61;
 
 /// The rows of a list that the plan above keeps at most.
@@ -96,7 +96,7 @@ pub(crate) struct Ranking {
 
 /// The rank of a row by one expression: it is greater if the row comes first.
 struct Rank {
-    /// The code, of 128 bits if there are more than 2^64 ranks, and else of 64.
+    /// The code: of 128 bits if there are more than 2^64 ranks, otherwise of 64.
     code: String,
     /// Number of ranks.
     count: u128,
@@ -214,7 +214,7 @@ impl Code<'_, '_> {
         Ok(words)
     }
 
-    /// Declares what orders rows by one expression: a number of at most 64 bits, or two. Returns the code and the
+    /// Declares what orders rows by one expression: one or two numbers of at most 64 bits. Returns the code and the
     /// bits of each.
     fn sort_parts(&mut self, by: &PhysicalSortExpr) -> Result<Vec<(String, u32)>> {
         let rank = self.rank(by, u128::MAX)?;
@@ -316,7 +316,7 @@ impl Code<'_, '_> {
         })
     }
 
-    /// Returns the code of an unsigned constant: of 128 bits if it `is_wide`, or else its lower 64.
+    /// Returns the code of an unsigned constant: of 128 bits if it `is_wide`, otherwise of its lower 64 bits.
     fn unsigned(&mut self, number: u128, is_wide: bool) -> Result<String> {
         let low = 2 * self.draft.uses.constant(number.cast_signed())?;
         let high = low + 1;

@@ -322,7 +322,8 @@ async fn load_file(
     }
 }
 
-/// Waits with the next load of columns, unless they are many, of which fewer may have room, or their table changed.
+/// Puts off the next load of columns that failed. Does nothing if they are many, as fewer may have room, or if their
+/// table changed.
 fn put_off(columns: &Columns, keys: Vec<ColumnKey>, (need, reason): (Need, &Reason)) {
     let are_many = need == Need::Declared && keys.len() > COLUMNS_AT_ONCE;
     if !are_many && !reason.is(CHANGED) {

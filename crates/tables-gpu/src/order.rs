@@ -115,9 +115,9 @@ impl Order {
         if state_words > STATE_WORDS_MAX {
             return Err(Reason::new("window functions with many totals"));
         }
-        // Each word has two constants, behind four others.
+        // There are two constants for each word, and four others.
         if !window.functions.is_empty() && 4 + 2 * slots.words.len() > CONSTANTS_MAX {
-            return Err(Reason::new("window functions in the order of many words"));
+            return Err(Reason::new("window functions with many sort expressions"));
         }
         let word = |slot: &Option<usize>| {
             slot.map_or("kNoWord".to_owned(), |it| totals[it].word.to_string())

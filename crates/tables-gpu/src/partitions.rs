@@ -1,8 +1,8 @@
-//! Rows that are divided by the slices of the table of a join, so that kernels read each row for its slice alone.
+//! Rows that are divided by the slices of the table of a join, so that kernels read each row only for its slice.
 //!
-//! A chunk becomes a chunk for each slice, packed as it was. These are written behind each other to memory of the
-//! device, or of the host: then some chunks at a time to the device, and from there to the host while the next ones are
-//! divided.
+//! A chunk becomes one chunk for each slice, packed as before. Kernels write these chunks behind each other to memory
+//! of the device. If they go to the host, kernels divide some chunks at a time to the device, which copies them to
+//! the host while kernels divide the next ones.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -31,16 +31,16 @@ type Result<T> = std::result::Result<T, Reason>;
 
 /// Rows of a group, which is packed in whole words. A chunk of a slice begins at a group.
 const GROUP_ROWS: u32 = 256;
-/// Words of the units in which kernels are told where columns begin, as in `partitions.cuh`.
+/// Words of a unit, in which the begin of a column is given to kernels, as in `partitions.cuh`.
 const UNIT_WORDS: u64 = 32;
 const UNIT_BYTES: u64 = 4 * UNIT_WORDS;
-/// How many bytes of device memory kernels read in the time of one of host memory.
+/// Number of bytes of device memory that kernels read in the time of a byte of host memory.
 const DEVICE_RATE: u64 = 50;
 /// Maximum number of chunks of all partitions of a side.
 const CHUNKS_MAX: usize = 1 << 20;
-/// Divisor of the bytes of a batch: tables over values, which are copied for each, have at most this part of them.
+/// Minimum ratio of the bytes of a batch to those of the tables over values, which are copied for each batch.
 const PART_OF_VALUES: u64 = 8;
-/// How long rows are not divided to memory of the host after it had no room.
+/// Time for which rows are not divided to memory of the host after it had no room.
 pub(crate) const WAIT_FOR_ROOM: Duration = Duration::from_secs(60);
 
 /// Rows that are divided by the slices of the table of a join.
@@ -58,28 +58,28 @@ pub(crate) struct Partitions {
     pub(crate) slices: Vec<Resident>,
 }
 
-/// Where a kernel writes the rows of some chunks.
+/// The memory to which a kernel writes the rows of some chunks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Area<'a> {
-    /// Memory of the device, of these bytes.
+    /// Memory of the device, of which it uses `bytes`.
     pub(crate) memory: &'a Memory,
     pub(crate) bytes: u64,
-    /// For each chunk the first group of each slice, and for each column the first unit of its numbers and that of the
-    /// bits that tell which rows have a value.
+    /// For each chunk, the first group of each slice. Then, for each column, the first unit of its numbers, and that
+    /// of the bits that tell which rows have a value.
     pub(crate) words: &'a [u32],
 }
 
 /// Chunks that are divided by one kernel.
 #[derive(Debug, Default)]
 struct Batch {
-    /// For each chunk its file, its index there and its number of rows.
+    /// The file of each chunk, its index in the file, and its number of rows.
     chunks: Vec<(usize, usize, u32)>,
     /// The words of its [`Area`].
     words: Vec<u32>,
     units: u64,
 }
 
-/// Where the rows of a chunk are: its batch, the index of its first word there, and that of its first count.
+/// Where the rows of a chunk are: its batch, the index of its first word in the batch, and that of its first count.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     batch: usize,
@@ -96,18 +96,18 @@ struct Layout<'a> {
     /// The numbers of rows of each slice, for each chunk with rows that was read.
     counts: &'a [u32],
     batches: Vec<Batch>,
-    /// For each chunk of each file, `None` if no row is kept.
+    /// The places of the chunks of each file; `None` for a chunk of which no row is kept.
     places: Vec<Vec<Option<Place>>>,
 }
 
-/// What kernels read and write, in the time of a byte of device memory.
+/// Estimated times of kernels. The unit is the time to read a byte of device memory.
 #[derive(Debug, Clone, Copy)]
 struct Times {
     /// Reads of the rows for each slice.
     slices: u64,
     /// Reads of the rows to divide them.
     once: u64,
-    /// How often each partition is read.
+    /// How often kernels read each partition.
     reads: u64,
 }
 
@@ -126,14 +126,14 @@ impl Side {
     }
 }
 
-/// Returns the time of a read.
+/// Returns the estimated time of a read.
 fn time(bytes: Bytes) -> u64 {
     bytes.device + DEVICE_RATE * (bytes.host + bytes.disk)
 }
 
 impl Times {
-    /// Returns whether it takes less time to divide rows, which are then this many bytes. Writes to the host take half
-    /// of the time of reads, since others of the host run meanwhile.
+    /// Returns whether it takes less time to divide rows into partitions of this many bytes. A write takes half of
+    /// the time of a read, as the bus carries both directions at once.
     fn are_better(self, bytes: u64, are_on_host: bool) -> bool {
         let of_bytes = if are_on_host {
             DEVICE_RATE * bytes
@@ -144,8 +144,8 @@ impl Times {
     }
 }
 
-/// Returns the number of units of the numbers of a column with this many groups, and that of its bits. Kernels read all
-/// rows of the last tile.
+/// Returns the units that the numbers of a column with this many groups take, and those that its bits take. Kernels
+/// read all rows of the last tile.
 fn units_of(chunk: &Chunk, groups: u64) -> [u64; 2] {
     let padded = groups + (TILE_ROWS as u64 / u64::from(GROUP_ROWS) - 1);
     let numbers = padded * u64::from(chunk.width * GROUP_ROWS / u32::BITS) / UNIT_WORDS;
@@ -157,11 +157,11 @@ fn units_of(chunk: &Chunk, groups: u64) -> [u64; 2] {
 }
 
 impl<'a> Layout<'a> {
-    /// Returns where rows go, in batches of at most this many bytes or of one chunk. `chunks` are the numbers of rows
+    /// Returns where rows go. Each batch has at most this many bytes, or one chunk. `chunks` are the numbers of rows
     /// of the chunks that were read.
     ///
     /// # Errors
-    /// If a batch has more bytes than kernels can be told.
+    /// If a batch has more units than a word can count.
     fn new(
         (resident, columns): (&'a Resident, &'a [usize]),
         (slices, counts): (usize, &'a [u32]),
@@ -214,7 +214,7 @@ impl<'a> Layout<'a> {
         self.batches.iter().map(Batch::bytes).sum()
     }
 
-    /// Returns the numbers of rows of the chunks of each file; 0 of chunks of other batches.
+    /// Returns the numbers of rows of the chunks of each file; 0 for chunks of other batches.
     fn rows_in(&self, batch: &Batch) -> Vec<Vec<u32>> {
         let files = self.places.iter().map(|places| vec![0; places.len()]);
         let mut all: Vec<Vec<u32>> = files.collect();
@@ -259,7 +259,7 @@ impl<'a> Layout<'a> {
             memory: memory.at_word(begin(0) + first * group_words),
             bytes: 4 * u64::from(rows.div_ceil(GROUP_ROWS)) * of_group as u64,
             valid,
-            // Numbers stay those of the rows of the file.
+            // Numbers of texts remain row numbers of the file, whose chunks have the texts.
             texts: None,
             ..source.clone()
         }
@@ -268,7 +268,7 @@ impl<'a> Layout<'a> {
     /// Returns the rows of each slice for kernels of a device, from the memory of each batch.
     ///
     /// # Errors
-    /// If there is no room for what tells where they are, or the device fails.
+    /// If there is no room for the descriptions of their chunks, or the device fails.
     async fn residents(
         &self,
         memory: &[Memory],
@@ -312,7 +312,7 @@ impl<'a> Layout<'a> {
 
 impl Batch {
     fn bytes(&self) -> u64 {
-        // No memory has no bytes.
+        // An allocation has at least one unit.
         (self.units * UNIT_BYTES).max(UNIT_BYTES)
     }
 
@@ -348,7 +348,7 @@ impl Joins {
     }
 
     /// Returns the rows that can be divided: those that are stored in tables in slices, and those that look up the
-    /// tables, by the one with the most slices of those that can divide them.
+    /// tables. Of the tables that can divide the latter, the one with the most slices does.
     fn sides(&self, kernel: &Kernel) -> Vec<Side> {
         let mut sliced: Vec<usize> = (0..self.counts.len()).collect();
         sliced.retain(|join| self.counts[*join] > 1);
@@ -365,10 +365,10 @@ impl Joins {
         stored.chain(rows).collect()
     }
 
-    /// Checks that slices of a table have room for their rows, which are counted for each chunk and slice.
+    /// Checks that slices of a table have room for their rows. `counts` are the rows of each slice of each chunk.
     ///
     /// # Errors
-    /// If one has not: the query then begins again before the rows are divided.
+    /// If a slice has no room. The query then begins again before the rows are divided.
     fn check_rows(&self, compiled: &Compiled, side: Side, counts: &[u32]) -> Result<()> {
         let (build, slices) = (&compiled.kernel.builds[side.join], self.slices(side.join));
         let of_slice = |slice| counts.iter().skip(slice).step_by(slices);
@@ -406,13 +406,13 @@ impl Joins {
 }
 
 impl Columns {
-    /// Returns whether there was no room lately for this many bytes of divided rows in memory of the host.
+    /// Returns whether memory of the host had no room lately for this many bytes of divided rows.
     fn had_no_room(&self, bytes: u64) -> bool {
         let refused = *self.refused_partitions.lock();
         refused.is_some_and(|(least, at)| bytes >= least && at.elapsed() < WAIT_FOR_ROOM)
     }
 
-    /// Waits with the next rows of at least this many bytes, for which there was no room in memory of the host.
+    /// Puts off dividing rows of at least this many bytes to memory of the host, which had no room for them.
     fn put_off_partitions(&self, bytes: u64) {
         *self.refused_partitions.lock() = Some((bytes, Instant::now()));
     }
@@ -430,7 +430,7 @@ impl Work {
         if !is_alone || ready.joins[0].have_many_values(kernel) {
             return Ok(());
         }
-        // Kernels end when a list has enough rows, which may be after few.
+        // Kernels end when a list has enough rows, perhaps after reading few.
         let has_enough = ready.fragment.limit.enough().is_some();
         let mut sides = ready.joins[0].sides(kernel);
         sides.retain(|side| side.is_stored() || !has_enough);
@@ -472,7 +472,7 @@ impl Work {
             let has_room = !are_on_host || !self.columns.had_no_room(bytes);
             has_room && (always || times.is_some_and(|it| it.are_better(bytes, are_on_host)))
         };
-        // What they are is known from a run before.
+        // The bytes are known if an earlier run counted the rows.
         if !are_divided(kernel.divided_bytes.load(Ordering::Relaxed)) {
             return Ok(None);
         }
@@ -492,7 +492,7 @@ impl Work {
         Ok(Some(written.await?))
     }
 
-    /// Returns the times with and without partitions; `None` if slices read nothing of the host, or tables over
+    /// Returns the times with and without partitions; `None` if slices read nothing from the host, or tables over
     /// values are large.
     fn times(&self, ready: &Ready, side: Side, chunks: &[Vec<u32>]) -> Result<Option<Times>> {
         let (kernel, joins) = (side.kernel(&ready.compiled), &ready.joins[0]);
@@ -534,7 +534,7 @@ impl Work {
         Ok(counts)
     }
 
-    /// Divides the rows. `layout` is one batch, which goes to memory of the device if that has room.
+    /// Divides the rows. `layout` has one batch, which goes to memory of the device if that has room.
     async fn written_rows(
         &self,
         ready: &Ready,
@@ -595,7 +595,7 @@ impl Work {
         let bytes = layout.batches.iter().map(Batch::bytes);
         let most = bytes.max().unwrap_or(UNIT_BYTES);
         let need = Need::Query(figures.used).stale();
-        // One is written while the other is copied.
+        // Kernels write to one area while the other is copied.
         let areas = layout.batches.len().min(2);
         let areas = (0..areas).map(|_| self.columns.allocate(device, most, need));
         let areas = areas.collect::<Result<Vec<_>>>()?;

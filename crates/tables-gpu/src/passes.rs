@@ -36,7 +36,7 @@ impl Columns {
         self.engines[0].max_bytes() / PART_OF_PASS
     }
 
-    /// Returns the most bytes of the chunks of a pass, or of those that are divided together.
+    /// Returns the maximum bytes of the chunks of a pass, or of chunks that are divided together.
     pub(crate) fn pass_bytes_max(&self) -> u64 {
         PASS_BYTES.min(self.pass_bytes() / 2)
     }

@@ -177,11 +177,11 @@ pub(crate) struct Compiled {
 /// The group of a row, in generated code.
 pub(crate) struct Group {
     pub(crate) number: String,
-    /// The keys that it is made of.
+    /// The keys whose values give the number.
     pub(crate) keys: Vec<Key>,
     /// Number of words with marks of their values.
     pub(crate) mark_words: usize,
-    /// The keys of the fragment that a fingerprint tells, by their index, if the only key is one.
+    /// If the number is a fingerprint: the keys of the fragment that it stands for, with their indexes.
     pub(crate) told: Vec<(usize, DeterminedKey)>,
 }
 
@@ -456,7 +456,7 @@ impl<'k, 'a> Slots<'k, 'a> {
         determined.collect()
     }
 
-    /// Returns a key of which all rows of a group have the same number.
+    /// Adds totals that keep a key, which is the same in all rows of a group.
     pub(crate) fn kept(&mut self, key: DeterminedKey) -> Determined {
         let mut slot = |number: String| {
             let number = format!("static_cast<u64>({number})");

@@ -167,8 +167,8 @@ fn wide_plain(total: Total, sign: &str) -> String {
 }
 
 impl Selecting {
-    /// Writes the kernel for groups with these totals. `outputs` are the states of each aggregate. `same` are the
-    /// totals of a number that all rows of a group must have, and of its complement.
+    /// Writes the kernel for groups with these totals. `outputs` are the states of each aggregate. For each number
+    /// that all rows of a group must share, `same` has the slots of its total, and of that of its complement.
     ///
     /// # Errors
     /// If an aggregate of the selection is not one of the totals.

@@ -37,18 +37,18 @@ pub(crate) const MANY_COLUMNS: &str = "joins with many columns";
 /// Instead of the bits of a packed number in `kWidths`: they differ between chunks.
 const WIDTHS_DIFFER: u32 = 99;
 
-/// The place of the totals, or none for a kernel that stores rows of a join; whether tables or totals are made in
-/// slices; and how the kernel divides rows, if it does that alone.
+/// The place of the totals, `None` for a kernel that stores rows of a join; whether tables or totals are made in
+/// slices; and how the kernel divides rows, `None` if it does not.
 type Variant = (Option<Place>, bool, Option<Division>);
 
 /// How a kernel divides its rows by the slices of the table of a join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Division {
-    /// Index of the join that they look up; `None` of rows that the kernel stores in the table.
+    /// Index of the join whose table they look up; `None` if the kernel stores the rows in the table.
     pub(crate) join: Option<usize>,
-    /// Number of steps that leave out rows before.
+    /// Number of steps that leave out rows before they are divided.
     pub(crate) steps: usize,
-    /// Number of columns that are read until the slice of a row is known: the first ones.
+    /// Number of columns that the kernel reads to compute the slice of a row: the first ones.
     pub(crate) columns: usize,
 }
 
@@ -77,9 +77,9 @@ pub(crate) struct Kernel {
     /// What fills the tables of its joins.
     pub(crate) builds: Vec<Build>,
     steps: Vec<Step>,
-    /// For each join, the others whose columns its keys have.
+    /// For each join, the other joins whose columns its keys use.
     key_joins: Vec<Vec<usize>>,
-    /// Bytes of its rows when they were counted to be divided, and 0 if they were not.
+    /// Bytes of its divided rows by the last count; 0 if they were never counted.
     pub(crate) divided_bytes: AtomicU64,
     /// The programs that were made of it.
     programs: Mutex<Vec<(Variant, Program)>>,
@@ -148,9 +148,9 @@ impl Kernel {
         self.spec((place, false, None)).source.to_string()
     }
 
-    /// Returns how rows are divided by the slices of the table of a join that they look up, if the tables are made in
-    /// this many slices; `None` if they cannot be. The steps before look up whole tables alone, in which a row has one
-    /// match.
+    /// Returns how the kernel divides rows by the slices of the table of a join that they look up; `None` if it
+    /// cannot. `slices` are the numbers of slices of all tables. The steps before look up only whole tables, in which
+    /// a row has at most one match.
     pub(crate) fn division(&self, join: usize, slices: &[u64]) -> Option<Division> {
         let is_left_out = |it: usize| slices[it] > 1 || self.builds[it].repeats;
         let mut steps = self.steps.iter();
@@ -171,7 +171,7 @@ impl Kernel {
         4 * self.tables.iter().map(Table::len).sum::<usize>()
     }
 
-    /// Returns the same of the kernel and of those that fill the tables of its joins.
+    /// Returns the bytes of the tables over values of the kernel, and of those that fill the tables of its joins.
     pub(crate) fn value_bytes_of_all(&self) -> usize {
         let builds = self.builds.iter().map(|it| it.kernel.value_bytes_of_all());
         self.value_bytes() + builds.sum::<usize>()
@@ -347,8 +347,8 @@ impl Build {
         })
     }
 
-    /// Returns how the rows that are stored are divided by the slices of the table; `None` if they cannot be: they have
-    /// joins of their own, or each slice is told of all rows, as those of `NOT IN` are.
+    /// Returns how the rows that are stored are divided by the slices of the table. Returns `None` if they have joins
+    /// of their own, or if each slice needs facts about all rows, as for `NOT IN`.
     pub(crate) fn division(&self) -> Option<Division> {
         let kernel = &self.kernel;
         let is_plain = kernel.builds.is_empty() && self.word_of_all.is_none();

@@ -103,7 +103,7 @@ pub(crate) struct Work {
     pub(crate) has_kept_groups: AtomicBool,
     /// Whether columns of the query made room for its tables and totals.
     pub(crate) has_demoted: AtomicBool,
-    /// Whether rows that were divided for the last attempt took memory of the device.
+    /// Whether divided rows of the last attempt took memory of the device.
     pub(crate) has_divided: AtomicBool,
     /// Microseconds of searches of texts on the device.
     pub(crate) searched_us: AtomicU64,
@@ -155,7 +155,7 @@ impl Work {
                 return Box::pin(self.on_device()).await;
             }
             let missing = reason.missing().ok_or_else(|| reason.clone())?;
-            // Rows that are divided next go to the host.
+            // The next attempt divides rows to the host.
             self.has_demoted.store(true, Ordering::Relaxed);
             let had_divided = self.has_divided.swap(false, Ordering::Relaxed);
             let demoted = self.columns.demote(&reads(&self.fragment)?, missing).await;

@@ -37,11 +37,11 @@ const DECLARED_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct Entry {
     /// What it is.
     pub(crate) kind: Kind,
-    /// The statement that made it. Of a managed table, the name of its folder; of one of a source, its id.
+    /// The statement that made it. For a managed table, the name of its folder; for one of a source, its id.
     pub(crate) definition: String,
     /// What it declares of GPUs.
     pub(crate) gpu: Option<Declaration>,
-    /// The user who declared a table of a source, and with whose rights it is read for GPUs.
+    /// The user who declared a table of a source. GPUs read it with the rights of this user.
     pub(crate) user: Option<String>,
     /// The files of an external table, made at the first use.
     pub(crate) files: Arc<OnceCell<FileTable>>,
@@ -59,7 +59,7 @@ pub(crate) enum Kind {
     Managed,
     /// A query.
     View,
-    /// A table of the engine's [`Source`](crate::Source), which is here only while it declares something of GPUs.
+    /// A table of the engine's [`Source`](crate::Source). It has an entry only while it declares something of GPUs.
     Source,
 }
 
@@ -321,7 +321,7 @@ impl Catalogue {
         })
     }
 
-    /// Sets a table of the source that declares something of GPUs; `None` if the table declares nothing.
+    /// Sets the entry of a table of the source that declares something of GPUs; `None` if the table declares nothing.
     ///
     /// # Errors
     /// If too much is declared, or the catalogue cannot be written.
@@ -341,7 +341,7 @@ impl Catalogue {
         })
     }
 
-    /// Ends the declaration of a table of the source.
+    /// Ends a declaration of a table of the source, unless another one has replaced it.
     ///
     /// # Errors
     /// If the catalogue cannot be written.
@@ -398,7 +398,7 @@ impl Catalogue {
         self.change_all(|schemas, _| change(schemas))
     }
 
-    /// Makes a change as [`Catalogue::change`] does, also of tables of the source.
+    /// Makes a change as [`Catalogue::change`] does, which may also concern tables of the source.
     fn change_all(
         &self,
         change: impl FnOnce(&mut Schemas, &mut OfSource) -> Result<()>,
@@ -590,7 +590,7 @@ mod tests {
         assert!(!catalogue.has_schema("shop"));
         let (_, _, first) = catalogue.declared().remove(0);
         declare(&catalogue, Some(Declaration::On)).expect("room");
-        // It is another declaration by now.
+        // Another declaration has replaced this one.
         catalogue.end_of_source(&first).expect("room");
         let (_, _, second) = open().declared().remove(0);
         assert_eq!(second.gpu, Some(Declaration::On));

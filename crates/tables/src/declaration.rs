@@ -272,7 +272,7 @@ impl AlterTable {
         Ok(follow(shared, brings))
     }
 
-    /// Changes a table of the source. Returns what the client is told.
+    /// Changes a table of the source. Returns a notice for the client.
     async fn run_on_source(
         self,
         shared: &Shared,
@@ -312,7 +312,7 @@ impl AlterTable {
         !matches!(self.declaration, None | Some(Declaration::Off))
     }
 
-    /// Returns what the client is told if there is no table.
+    /// Returns the notice, or the error, for a table that does not exist.
     fn without_table(&self, name: &str) -> Result<Option<SqlError>> {
         match self.if_exists {
             true => Ok(Some(ddl::skipping(no_relation(name)))),
@@ -321,18 +321,18 @@ impl AlterTable {
     }
 }
 
-/// Returns the source, if a name is that of one of its tables.
+/// Returns the source if a name belongs to it.
 fn source_of<'s>(shared: &'s Shared, name: &ResolvedTableReference) -> Option<&'s dyn Source> {
     let source = shared.source.as_deref()?;
     let is_of = match &*name.catalog {
-        // A schema that was created hides that of the source.
+        // A created schema hides the source's schema of this name.
         DATABASE => !shared.catalogue.has_schema(&name.schema) && source.has_schema(&name.schema),
         other => other == source.name(),
     };
     is_of.then_some(source)
 }
 
-/// Lets GPUs follow the catalogue. Returns what the client is told.
+/// Lets GPUs follow the catalogue. Returns a notice for the client.
 fn follow(shared: &Shared, brings: bool) -> Option<SqlError> {
     leave_to_cpu(shared);
     shared.declared.wake();

@@ -31,18 +31,18 @@ use crate::rows::Running;
 use crate::source::id_of;
 use crate::{managed, provider};
 
-/// Time after which it is looked whether files of a declared table have changed, and whether columns that gave way are
-/// brought back.
+/// Time between two looks at a declared table: whether its files have changed, and whether columns that gave way can
+/// be brought back.
 const CHECK_PERIOD: Duration = Duration::from_secs(10);
-/// Maximum time until a table is tried again that could not be listed, or was written while it was loaded. The time
-/// doubles with each attempt.
+/// Maximum time until the next attempt for a table that could not be listed, or was written while it was loaded. The
+/// time doubles with each attempt.
 const RETRY_PERIOD_MAX: Duration = Duration::from_secs(300);
 /// Time between two looks at a table, however often tables change.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Minimum time between two looks at a table of the source, which changes without notice.
 const SOURCE_PERIOD: Duration = Duration::from_secs(1);
-/// The same as a multiple of the time that the first look and its load took, with the wait for its turn. So a table
-/// that is written all the time is loaded at most a quarter of the time.
+/// Minimum time between two looks, as a multiple of the time that the first one took, with its load and the wait for
+/// its turn. So a table that is written all the time is loaded at most a quarter of the time.
 const SOURCE_PAUSES: u32 = 3;
 /// Maximum time to list the files of a table.
 const LIST_TIME_MAX: Duration = Duration::from_secs(30);
@@ -204,7 +204,7 @@ async fn follow_declared(shared: &Arc<Shared>, followed: &mut BTreeMap<TableName
     let declared = shared.catalogue.declared().into_iter();
     let declared = declared.filter_map(|(schema, table, entry)| {
         let database = match entry.kind {
-            // One that is gone ends its declaration, also if it is `off` or there is no GPU.
+            // The task also ends the declaration of a table that is gone, even with `off` or without a GPU.
             Kind::Source => shared.source.as_ref()?.name(),
             _ if entry.is_off() || !shared.has_gpu() => return None,
             _ => DATABASE,
@@ -255,7 +255,7 @@ impl PartialEq for Brought {
 
 /// What a look at a table did.
 enum Look {
-    /// Nothing: the table is as it was brought.
+    /// Nothing, as there was nothing to bring.
     Nothing,
     Brought,
     /// A write overtook the load.
@@ -311,7 +311,7 @@ async fn follow(shared: Weak<Shared>, name: TableName, entry: Arc<Entry>) {
     }
 }
 
-/// Brings a table to GPUs, if that is to be done.
+/// Brings a table to GPUs, if it has changed or columns are missing.
 async fn bring(
     shared: &Arc<Shared>,
     (name, entry): (&TableName, &Arc<Entry>),
@@ -323,7 +323,7 @@ async fn bring(
         && entry.kind == Kind::Source
         && error.code == Code::InsufficientPrivilege
     {
-        // Its columns would keep their room.
+        // Otherwise its columns would stay on the GPU.
         let nothing = Arc::new(EmptyExec::new(Arc::new(Schema::empty())));
         bring_scan(shared, (name, None), nothing).await?;
     }
@@ -435,7 +435,7 @@ async fn planned(
     }
 }
 
-/// Ends the declaration of a table of the source that is gone, or another one by now. Returns that it has no scan.
+/// Ends the declaration of a table of the source that was dropped or replaced. Returns no scan.
 fn ended(shared: &Shared, entry: &Arc<Entry>) -> Result<Option<Scan>> {
     shared.catalogue.end_of_source(entry)?;
     shared.declared.wake();

@@ -122,10 +122,10 @@ fn is_of_floats(filter: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> bool {
     over.any(|it| it.data_type(schema).is_ok_and(|it| it.is_floating()))
 }
 
-/// Returns whether a filter, as it is now, only compares columns with values, as that of TopK does. `BinaryExpr`
-/// takes -0 for 0 and then compares bits in total order, where NaN is greater than all numbers. TopK drops the same
-/// rows itself. The filter of a join with few keys has a list, which compares bits: it would leave out 0 where the
-/// join has the key -0, which is equal.
+/// Returns whether a filter currently only compares columns with values, as that of TopK does. `BinaryExpr` turns -0
+/// into 0 and then compares bits in total order, where NaN is greater than all numbers. TopK drops the same rows
+/// itself. The filter of a join with few keys is a list that compares bits. It would leave out 0 if the join has the
+/// key -0, which is equal.
 fn only_compares(filter: &Arc<dyn PhysicalExpr>) -> Result<bool> {
     let has_others = filter.exists(|node| {
         let is_value = node.is::<Column>() || node.is::<Literal>();

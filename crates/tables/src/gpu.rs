@@ -100,7 +100,7 @@ pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
     fn keeps(&self, data_type: &DataType) -> bool;
 
     /// Leaves these files, and the versioned tables with these ids, to the CPU if the session lets the server choose.
-    /// Replaces those of the last call.
+    /// Replaces the files and tables of the last call.
     fn leave_to_cpu(&self, files: Vec<ListingTableUrl>, tables: HashSet<String>);
 
     /// Brings columns of a declared table to the GPU: those of these names, or all that it can keep. They are the last

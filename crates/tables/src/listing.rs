@@ -33,15 +33,15 @@ pub struct TableStatus {
     pub is_view: bool,
     /// What it declares of GPUs: `on`, `off`, or names of columns.
     pub gpu: Option<String>,
-    /// Number of rows; `None` if its files do not tell, as those of CSV, or it is a view or of the source.
+    /// Number of rows; `None` for views, tables of the source, and files that do not store it, such as CSV.
     pub rows: Option<u64>,
-    /// Bytes of its files; `None` if they could not be listed, or it is of the source.
+    /// Bytes of its files; `None` if they could not be listed, and for tables of the source.
     pub bytes: Option<u64>,
 }
 
 impl Tables {
     /// Returns the first `limit` tables, in the order of their names, and the number of those left out. Tables of the
-    /// engine's [`Source`](crate::Source) are the last, and only those that declare something of GPUs.
+    /// engine's [`Source`](crate::Source) come last, and only those that declare something of GPUs.
     ///
     /// # Errors
     /// If listing fails because of a defect.

@@ -1,8 +1,8 @@
 //! NaN in Parquet files.
 //!
 //! Statistics of Parquet leave out NaN, which is greater than all numbers. DataFusion 55 takes them for the bounds of
-//! all values. For `x > 17.5` it leaves out a row group whose largest number is 17.5, with the NaN in it. `max(x)` is
-//! 17.5, and if all numbers of a file are 3, its NaN are 3, too.
+//! all values. For `x > 17.5` it skips a row group whose largest number is 17.5, and loses the NaN in it. It also
+//! returns 17.5 for `max(x)`. If all numbers of a file are 3, it returns 3 for the NaN of the file.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -30,18 +30,18 @@ use datafusion::scalar::ScalarValue;
 /// The rules.
 #[derive(Debug)]
 pub(crate) enum NanRule {
-    /// Forgets the largest floats of files. It comes before all others, which use statistics.
+    /// Removes the maxima of floats from the statistics of files. It runs before all rules that use statistics.
     Statistics,
-    /// Keeps row groups and pages in which NaN may meet the filter of a scan. It comes after those that move filters,
-    /// and that look for those of joins.
+    /// Keeps row groups and pages in which NaN may meet the filter of a scan. It runs after the rules that move
+    /// filters, and after the one that looks for filters of joins.
     Filters,
 }
 
 impl NanRule {
-    /// Returns a plan whose scans of Parquet files are right about NaN.
+    /// Returns a plan whose scans of Parquet files treat NaN correctly.
     ///
     /// # Errors
-    /// As of a rule.
+    /// If DataFusion cannot rebuild the plan.
     pub(crate) fn applied(&self, plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         plan.transform_up(|node| {
             let changed = match self {
@@ -129,12 +129,12 @@ fn forget_largest(statistics: &mut Statistics, schema: &Schema) {
     }
 }
 
-/// Returns a scan whose filter is right about NaN; `None` if it has no filter over floats, and for other plans.
+/// Returns a scan whose filter treats NaN correctly; `None` if it has no filter, and for other plans.
 fn with_filter(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     let (scan, source) = scan_of_floats(plan)?;
     let schema = scan.file_source.table_schema().table_schema();
     let filter = scan.file_source.filter()?;
-    // Pages are left out by each part that is over one column.
+    // DataFusion skips pages by each part that reads one column.
     let parts = split_conjunction(&filter).into_iter();
     let parts = parts.map(|part| match reads_floats(part, schema) {
         true => OverFloats::of(part, schema),
@@ -155,9 +155,9 @@ fn reads_floats(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
     })
 }
 
-/// A condition over floats. DataFusion leaves out row groups and pages by its snapshot, which also holds for NaN. It
-/// leaves out none for an expression that it does not know. That goes for negations, too, which it uses to find row
-/// groups whose rows all count.
+/// A condition over floats. DataFusion skips row groups and pages by its snapshot, which is safe for NaN. DataFusion
+/// skips nothing by an expression that it does not know. This also holds for negated conditions, by which it finds
+/// row groups whose rows all match.
 #[derive(Debug)]
 struct OverFloats {
     condition: Arc<dyn PhysicalExpr>,
@@ -223,8 +223,8 @@ impl PhysicalExpr for OverFloats {
         self.condition.fmt_sql(f)
     }
 
-    /// Returns an equal condition, in which comparisons that statistics decide are apart. A filter that changes was
-    /// replaced by its condition before.
+    /// Returns an equivalent condition. Of its parts over floats, DataFusion knows only those that statistics may
+    /// decide. Before, DataFusion has replaced a dynamic filter by its current condition.
     fn snapshot(&self) -> Result<Option<Arc<dyn PhysicalExpr>>> {
         let known = Arc::clone(&self.condition).transform_down(|node| {
             if is_logic(&node) || !reads_floats(&node, &self.schema) {
@@ -246,7 +246,8 @@ fn is_logic(expr: &Arc<dyn PhysicalExpr>) -> bool {
     expr.is_some_and(|it| matches!(it.op(), Operator::And | Operator::Or))
 }
 
-/// Returns whether statistics without NaN decide a condition over floats: it is false for NaN, or counts decide it.
+/// Returns whether statistics without NaN may decide a condition over floats: if it is false for NaN, or only depends
+/// on the count of NULL.
 fn holds_for_nan(condition: &Arc<dyn PhysicalExpr>) -> bool {
     if let Some(list) = condition.downcast_ref::<InListExpr>() {
         return !list.negated() && is_column(list.expr()) && list.list().iter().all(is_key);
@@ -263,7 +264,7 @@ fn holds_for_nan(condition: &Arc<dyn PhysicalExpr>) -> bool {
     }
 }
 
-/// Returns whether an expression is a column, or one that is cast to floats.
+/// Returns whether an expression is a column, or a column that is cast to floats.
 fn is_column(expr: &Arc<dyn PhysicalExpr>) -> bool {
     match expr.downcast_ref::<CastExpr>() {
         Some(cast) => cast.cast_type().is_floating() && cast.expr().is::<Column>(),
@@ -271,7 +272,7 @@ fn is_column(expr: &Arc<dyn PhysicalExpr>) -> bool {
     }
 }
 
-/// Returns whether an expression is a number other than 0, which is equal to -0. Bloom filters tell them apart.
+/// Returns whether an expression is a number other than 0. 0 and -0 are equal, but Bloom filters distinguish them.
 fn is_key(expr: &Arc<dyn PhysicalExpr>) -> bool {
     number(expr).is_some_and(|number| number != 0.0)
 }

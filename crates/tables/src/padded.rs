@@ -19,7 +19,7 @@ use datafusion::physical_plan::{
     ReplaceChildrenOptions,
 };
 
-/// The rule. It comes before those of DataFusion.
+/// The rule. It runs before those of DataFusion.
 #[derive(Debug)]
 pub(crate) struct PaddedConstants;
 

@@ -119,7 +119,7 @@ impl Listed {
             return Vec::new();
         };
         let of = |(schema, table, entry): (String, _, Arc<Entry>)| {
-            // A schema that was created hides that of the source.
+            // A created schema hides the source's schema of this name.
             let is_hidden = entry.kind == Kind::Source && shared.catalogue.has_schema(&schema);
             let gpu = entry.gpu.as_ref().filter(|_| !is_hidden)?;
             Some((schema, table, gpu.to_string()))

@@ -32,7 +32,7 @@ pub(crate) fn of_this_user<T: 'static>(work: BoxFuture<'static, T>) -> BoxFuture
     }
 }
 
-/// Returns the user whose statement is planned or runs.
+/// Returns the user whose statement is being planned or run.
 pub(crate) fn this_user() -> Option<String> {
     USER.try_with(Clone::clone).ok()
 }

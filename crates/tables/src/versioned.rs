@@ -17,7 +17,7 @@ use futures_util::future::BoxFuture;
 
 use crate::error::SqlError;
 
-/// Why rows cannot be read: a value of one column. Scans of the other columns do not fail of it.
+/// An error about a value of one column. Scans of other columns do not fail because of it.
 #[derive(Debug)]
 pub struct ColumnError {
     /// Name of the column.

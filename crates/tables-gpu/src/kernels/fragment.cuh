@@ -3,9 +3,9 @@
 #include "cancelled.cuh"
 #include "partitions.cuh"
 
-// Whether each tile begins with a look at the flag. Kernels that set it themselves may have much to do that is for
-// nothing: the table of groups is full, or joins have too many matches. If rows are divided, the threads of a block
-// wait for each other in each tile.
+// Whether each tile begins with a look at the flag. Kernels that set it themselves may have much useless work left:
+// the table of groups is full, or joins have too many matches. If rows are divided, the threads of a block wait for
+// each other in each tile.
 constexpr bool kLooksAlways = kIsDividing || Totals::kMayBeFull || has_repeating();
 
 // Bits of a row, of which a column whose width is not known has as many as a narrow number.
@@ -155,7 +155,7 @@ __device__ inline void add_kept(
     }
 }
 
-// Returns whether the kernel is to end at a tile. If rows are divided, all threads of a block get the same answer.
+// Returns whether the kernel must end at a tile. If rows are divided, all threads of a block get the same answer.
 __device__ inline bool ends_at_tile(const Fragment& f) {
     if constexpr (kIsDividing) return block_must_end(f);
     return kLooksAlways ? must_end(f) : is_cancelled(f);

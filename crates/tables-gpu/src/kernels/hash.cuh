@@ -4,7 +4,7 @@
 
 // Instead of the slot of a key.
 constexpr u32 kNoSlot = 0xFFFFFFFF;
-// What the flag tells; the greatest number stays. After the first, a launch is repeated with more room. 5 and 6 apply
+// Values of the flag; the greatest one stays. After the first, a launch is repeated with more room. 5 and 6 apply
 // to the marked sources. The host sets it to 8 if the query is cancelled.
 constexpr u32 kIsFull = 1, kHasManyMatches = 2, kIsFarApart = 3, kIsFullJoin = 4, kHasSameKey = 5, kHasManyRows = 6;
 constexpr u32 kHasSameFingerprint = 7;
@@ -20,17 +20,18 @@ __device__ inline u64 mixed(u64 key) {
     return (key ^ key >> 33) * 0xC4CEB9FE1A85EC53ull;
 }
 
-// Returns the fingerprint of numbers with one more. If two are equal, and all numbers but one, then so is this one.
+// Returns a fingerprint that also covers one more number. If two fingerprints and all numbers but one are equal, then
+// so is this one.
 __device__ inline u64 with_number(u64 fingerprint, u64 number) { return mixed(fingerprint ^ number); }
 
-// Returns a fingerprint as a key. Sets the flag if it is the one that is no key: its slot would be an empty one.
+// Returns a fingerprint as a key. Sets the flag if all its bits are set, as in an empty slot.
 __device__ inline u64 as_key(const Fragment& f, u64 fingerprint, bool is_wanted) {
     if (is_wanted & (fingerprint == ~0ull)) atomicMax(f.flag, kHasSameFingerprint);
     return fingerprint;
 }
 
-// Returns whether the rows of a group have one number, from its maximum and that of its complement. If not, sets the
-// flag: different keys have the same fingerprint.
+// Returns whether all rows of a group have the same number, from the maxima of the number and of its complement. If
+// not, different keys have the same fingerprint, and it sets the flag.
 __device__ inline bool has_one_number(const Fragment& f, u64 number, u64 complement) {
     if (number == ~complement) return true;
     atomicMax(f.flag, kHasSameFingerprint);

@@ -94,10 +94,11 @@ template <u32 kJoin> __device__ inline bool next_place(const Fragment& f, Joined
 }
 
 // Reads the element of a row in the table of a join. If the join repeats rows, reads that of the next. Returns whether
-// there is a row; not if it is not wanted. If rows are divided by the slices of the table, tells only that of the row.
+// there is a row; not if it is not wanted. If rows are divided by the slices of the table, only stores the number
+// of the row's slice, and returns false.
 template <u32 kJoin> __device__ inline bool look_up(const Fragment& f, Joined& joined, u64 index, bool is_wanted) {
     if constexpr (kIsDividing && kJoin == kDividedJoin) {
-        // As `is_here`.
+        // The place is that of `is_here`.
         const u64 place = is_wanted ? place_of<kIsHashed[kJoin]>(index) : 0;
         joined.word[kSliceWord] = static_cast<u32>(place / f.slice_counts[kJoin]);
         return false;
@@ -157,7 +158,7 @@ struct Table {
     // A slice has room for somewhat more rows than the mean.
     static constexpr bool kMayBeFull = kIsSliced && kOwnRepeats;
 
-    // If rows are divided, the slice of the last one that was stored.
+    // If rows are divided, the slice of the row that was stored last.
     u32 slice;
 
     __device__ void start(const Fragment&) {}
@@ -205,7 +206,7 @@ struct Table {
         if ((load_relaxed(told) & bits) != bits) atomicOr(told, bits);
     }
 
-    // Stores a row, or tells its slice if rows are divided. An element of one bit is that of `seen`.
+    // Stores a row, or only notes its slice if rows are divided. An element of one bit is that of `seen`.
     __device__ void store(const Fragment& f, u64 index, bool is_wanted, const Words& words) {
         if (!is_wanted) return;
         if constexpr (kIsDividing) {

@@ -1,15 +1,16 @@
-// Divides rows by the slices of the table of a join, which they look up or are stored in: each row goes to the chunk of
-// its slice, packed as it was. So the kernel that uses the rows reads each for its slice alone.
+// Divides rows by the slices of the table of a join. The rows look up this table or are stored in it. Each row goes
+// to the chunk of its slice, packed as before. So the kernel that uses the rows reads each row only for its slice.
 //
-// A chunk becomes a chunk for each slice, with the same reference and width. These are behind each other, and each
-// begins at a group of rows. The first run of the kernel counts the rows of each slice, and the second one writes them.
+// A chunk becomes one chunk for each slice, with the same reference and width. These chunks follow each other, and
+// each begins at a group of rows. The first run of the kernel counts the rows of each slice, and the second run
+// writes them.
 #pragma once
 #include "cancelled.cuh"
 #include "joins.cuh"
 
 // Rows of a group, which is packed in whole words.
 constexpr u32 kGroupRows = 32 * kRows;
-// Words of the units in which the kernel is told where a column of a chunk begins.
+// Words of a unit. The host gives the begin of a column of a chunk in units.
 constexpr u32 kUnitWords = 32;
 
 template <u32 kStep>
@@ -22,7 +23,7 @@ constexpr u32 step_of_division() {
     return step;
 }
 
-// Returns which rows of this thread are kept by the steps from one on that leave out rows before they are divided.
+// Returns which rows of this thread are kept by the steps from `kStep` on that run before rows are divided.
 template <u32 kStep>
 __device__ inline u32 kept_before(const Fragment& f, Columns& columns, Joined (&joined)[kRows], u32 before) {
     if constexpr (kStep < kStepsBefore) {
@@ -34,7 +35,7 @@ __device__ inline u32 kept_before(const Fragment& f, Columns& columns, Joined (&
     }
 }
 
-// Loads the columns of the steps from one on up to another.
+// Loads the columns of the steps from `kStep` on, up to `kEnd`.
 template <u32 kStep, u32 kEnd> __device__ inline void load_steps(Columns& columns, bool is_wanted) {
     if constexpr (kStep < kEnd) {
         load<kStep>(columns, is_wanted);
@@ -51,7 +52,7 @@ __device__ inline u32 slice_of(const Fragment& f, Columns& columns, Joined& join
     return stored.slice;
 }
 
-// Writes the packed number of a row of a column, whose bits are 0 before.
+// Writes the packed number of a row to a column. Its bits must be 0 before.
 __device__ inline void put_number(u32* column, u32 row, u32 width, u64 number) {
     const u32 bit = row % kGroupRows / 32 * width, shift = bit % 32;
     u32* word = column + static_cast<u64>(row / kGroupRows) * kRows * width + bit / 32 * kLineWords + row % 32;
@@ -63,14 +64,14 @@ __device__ inline void put_number(u32* column, u32 row, u32 width, u64 number) {
         if (words[w] != 0) atomicOr(word + w * kLineWords, words[w]);
 }
 
-// Writes the columns from one on of the rows of this thread that are kept, as the rows `to` of their chunk. `where`
-// tells where the numbers of each column begin, and the bits that tell which rows have a value.
+// Writes the columns from `kColumn` on of the kept rows of this thread, as the rows `to` of their chunk. `where` has
+// two units for each column: where its numbers begin, and where the bits begin that tell which rows have a value.
 template <u32 kColumn>
 __device__ inline void write_columns(
     const Fragment& f, Columns& columns, const u32* where, u32 kept, const u32 (&to)[kRows]) {
     if constexpr (kColumn < kColumns) {
         auto& cursor = cursor_of<kColumn>(columns);
-        // One after the other, as all together may need more registers than a thread has.
+        // Columns are loaded one after the other, as all together may need more registers than a thread has.
         if constexpr (kColumn >= kColumnsBefore) cursor.load(kept != 0);
         u32* numbers = f.seen + static_cast<u64>(where[2 * kColumn]) * kUnitWords;
         u32* valid = f.seen + static_cast<u64>(where[2 * kColumn + 1]) * kUnitWords;
@@ -106,7 +107,7 @@ __device__ inline void divide_tile(const Fragment& f, Columns& columns, u32 rows
                     joined[i].word[kSliceWord] = slice;
             }
         }
-        // The rows of the tile in each slice, and those of tiles before.
+        // For each slice, the number of rows of this tile, and that of tiles that took their places before.
         const u32 slices = f.own_rows;
         u32* const counts = reinterpret_cast<u32*>(memory);
         u32* const firsts = counts + slices;
@@ -120,10 +121,10 @@ __device__ inline void divide_tile(const Fragment& f, Columns& columns, u32 rows
         u32* const of_chunk = reinterpret_cast<u32*>(f.results) + static_cast<u64>(chunk) * slices;
         for (u32 s = threadIdx.x; s < slices; s += kThreads)
             firsts[s] = counts[s] == 0 ? 0 : atomicAdd(of_chunk + s, counts[s]);
-        // The first run counts.
+        // The first run only counts.
         if (f.seen == nullptr) return;
         __syncthreads();
-        // For each chunk the first group of each slice, then the two places of each column.
+        // For each chunk, the first group of each slice, then two units for each column.
         const u32* const where = f.tables + f.groups + static_cast<u64>(chunk) * (slices + 2 * kColumns);
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) {

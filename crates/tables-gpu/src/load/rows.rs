@@ -65,7 +65,7 @@ pub(super) async fn of_table(
     of_chunks(columns, vec![read?], (&wanted, shared), need).await
 }
 
-/// Returns why rows were not read: because of the column that an error names, or all of them.
+/// Returns which columns an error applies to: the one that it names, or all that were read.
 pub(super) fn not_read(error: DataFusionError, wanted: Exprs<'_>) -> Failed {
     let named = match error.find_root() {
         DataFusionError::External(inner) => inner.downcast_ref::<ColumnError>(),

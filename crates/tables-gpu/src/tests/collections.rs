@@ -50,12 +50,12 @@ impl Clients for Users {
 /// A documents server whose collections are tables.
 struct Shop {
     documents: Arc<Documents>,
-    /// Whether users of SQL may do something.
+    /// Whether users of SQL may do everything, or nothing.
     may: Arc<AtomicBool>,
     fixture: Fixture,
 }
 
-/// Returns the collections of a server, for users who may do something if `may` tells so.
+/// Returns the collections of a server. Users may do everything while `may` is `true`, and nothing otherwise.
 fn source(documents: &Arc<Documents>, may: &Arc<AtomicBool>) -> Arc<Collections> {
     let may = Arc::clone(may);
     let users = Box::new(Users { may });
@@ -202,7 +202,7 @@ async fn columns_of_collections_are_kept_until_documents_change() {
         let (found, plan) = shop.asked(QUERY).await;
         assert!(plan.contains("ran there"), "{plan}");
         assert_ne!(found, last);
-        // Those of the version before are forgotten.
+        // The columns of the version before are forgotten.
         assert_eq!(shop.here().len(), before.len());
         last = found;
     }
@@ -311,7 +311,7 @@ async fn declared_collections_come_without_a_query_and_follow_writes() {
     shop.run(doc! { "update": "items", "updates": [update] })
         .await;
     shop.until_here(&["kind", "n"]).await;
-    // Those of the version before are forgotten.
+    // The columns of the version before are forgotten.
     assert_eq!(shop.here().len(), 2);
     assert_ran(&plan(&shop.fixture, AUTO, OF_KINDS).await);
     let again = shop.started_again();
@@ -420,7 +420,7 @@ async fn collections_that_are_off_are_left_to_the_cpu() {
     let off = "a table is declared with gpu = off";
     let found = plan(&shop.fixture, AUTO, OF_KINDS).await;
     assert!(found.contains(off), "{found}");
-    // A session that asks for it has it.
+    // A session that asks for the GPU gets it.
     assert_ran(&plan(&shop.fixture, ON, OF_KINDS).await);
     let found = plan(&shop.started_again().fixture, AUTO, OF_KINDS).await;
     assert!(found.contains(off), "{found}");
@@ -465,8 +465,8 @@ async fn what_is_not_declared_of_collections_is_told() {
     shop.until_here(&["n"]).await;
 }
 
-/// A table of more columns than are read at once of a file. It is of its version when it is first asked, this many
-/// times. One that is more often is a later version.
+/// A table with more columns than are read at once from a file. The first `current` calls of `is_current` return
+/// `true`. `current` is also the number of its version.
 #[derive(Debug)]
 struct Changing {
     version: TableVersion,
@@ -547,7 +547,7 @@ async fn a_declared_table_that_changes_meanwhile_is_told() {
         let scan = table.scan_all(&[0]).await.expect("rows");
         let scan = VersionedScan::new(scan, table, vec![0], None);
         let brought = columns.bring(&name, None, Arc::new(scan), &context);
-        // After the load of all columns, it is asked once more. No version waits because of the ones before.
+        // After the load of all columns, `is_current` is called once more. No version waits because of earlier ones.
         assert_eq!(brought.await, Ok(current > 3));
         assert_eq!(columns.held().0, 5 * usize::from(current > 2), "{current}");
     }

@@ -56,7 +56,7 @@ pub(super) struct Emulated {
     pub(super) pool: Mutex<Option<Arc<MemoryPool>>>,
     /// How many allocations of memory of a device fail next.
     pub(super) failing: AtomicU64,
-    /// Number of allocations of memory of devices, and the number of those before one that fails twice.
+    /// Number of allocations of memory of devices, and the index of the first of two consecutive ones that fail.
     pub(super) allocations: AtomicU64,
     pub(super) fails_at: AtomicU64,
     /// How many kernels run before the device of the next one is lost.
@@ -306,7 +306,7 @@ impl Engine for Shared {
         bytes: u64,
     ) -> BoxFuture<'static, Result<Memory, Reason>> {
         let (engine, from) = (Shared(Arc::clone(&self.0), self.1), from.clone());
-        // A GPU copies while kernels run: what they write there before the future is awaited is copied, too.
+        // A GPU copies while kernels run. Here, what kernels write there before the future is awaited is copied, too.
         async move {
             let words = engine.read(&from, bytes).await?;
             engine.write_host(words).await

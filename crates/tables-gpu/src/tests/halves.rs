@@ -48,7 +48,7 @@ const QUERIES: [&str; 8] = [
     "SELECT count(*) FILTER (WHERE abs(n) > 5), max(m / 3), sum(CAST(u AS DOUBLE)) FROM w WHERE id > 3",
 ];
 
-/// Queries whose keys of groups and joins are such decimals. Kernels compute them, too.
+/// Queries whose keys of groups and joins are such decimals. Kernels compute all of them.
 const KEYS: [&str; 17] = [
     "SELECT s, count(*), sum(id), min(n) FROM w GROUP BY s",
     // By fingerprints.

@@ -334,7 +334,7 @@ impl Fixture {
             let queries = repeats::QUERIES.iter().chain(distinct::QUERIES);
             self.compare(queries.chain(texts::QUERIES)).await;
         }
-        // Each row has many others with its key, and lists of more are too long.
+        // Each row has many others with its key, so lists of more rows would be too long.
         if (2..5_000).contains(&sizes.0.iter().sum::<usize>()) {
             self.compare(full::QUERIES).await;
         }
@@ -653,8 +653,8 @@ async fn groups_are_selected_by_kernels() {
     }
 }
 
-/// Each thread waits for the compiler at times. `FOREBAY_GPU_PARTS` divides the queries, of which
-/// `FOREBAY_GPU_PART` names a part from 0 on.
+/// Has many threads, as each waits for the compiler at times. `FOREBAY_GPU_PARTS` is the number of parts of the
+/// queries, and `FOREBAY_GPU_PART` the index of the part that runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 16)]
 async fn a_gpu_gives_the_rows_of_the_cpu() {
     let Some(devices) = gpus() else { return };

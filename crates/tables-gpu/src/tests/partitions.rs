@@ -107,7 +107,7 @@ async fn fixture(emulated: &Arc<Emulated>) -> Fixture {
     fixture
 }
 
-/// Runs queries with the room of their tables. The plan of each must tell of divided rows, with this text behind.
+/// Compares queries, with the room of their tables. The plan of each must print partitions and contain this text.
 async fn compare_divided(fixture: &Fixture, queries: &[(&str, u64)], text: &str) {
     for (query, bytes) in queries {
         let room = &fixture.columns.tables_bytes_max;
@@ -128,7 +128,7 @@ async fn rows_are_divided_by_the_slices_of_tables() {
     emulated.poisons.store(true, Ordering::Relaxed);
     let fixture = fixture(&emulated).await;
     compare_divided(&fixture, QUERIES, " MB, by ").await;
-    // Rows that are repeated, and searches, with tables by other keys in all combinations.
+    // Joins that repeat rows, searches, and tables by different keys, whose slices are combined.
     let (query, bytes, _) = IN_SLICES[1];
     let others = [
         (query, bytes),
@@ -141,7 +141,7 @@ async fn rows_are_divided_by_the_slices_of_tables() {
     ];
     compare_divided(&fixture, &others, " MB, by ").await;
     compile_those(&emulated, |it| it.source.contains("kIsDividing = true"));
-    // A list of any rows ends early: the rows of `x` alone are divided.
+    // A list of any rows ends early, so only the rows of `x` are divided.
     let room = &fixture.columns.tables_bytes_max;
     room.store(300, Ordering::Relaxed);
     let query = "SELECT v, score FROM w JOIN x ON w.k = x.k LIMIT 5";
@@ -172,7 +172,7 @@ async fn divided_rows_without_room_on_the_device_are_in_memory_of_the_host() {
     let (plan, launches) = launched(of, BY_KEY).await;
     let are_read = slices_of(&plan, "tables of joins").is_some();
     assert!(are_read && !plan.contains(" partitions of "), "{plan}");
-    // They are counted at most, for each of both sides.
+    // At most, kernels count the rows of each side.
     assert!(launches <= 3, "{launches}");
     // They are divided again after a while.
     emulated.is_host_full.store(false, Ordering::Relaxed);

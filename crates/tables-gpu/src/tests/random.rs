@@ -452,8 +452,8 @@ pub(super) fn number(name: &str) -> Option<u64> {
 /// Runs random queries with the engine and without, from the seed `FOREBAY_GPU_SEED` on: as many as
 /// `FOREBAY_GPU_QUERIES` tells, each with as many other constants as `FOREBAY_GPU_CONSTANTS` tells. A thread runs one
 /// query at a time. `FOREBAY_GPU_ROOM` are the bytes that tables of joins may take, and totals as many: some queries
-/// must then be computed in slices, and if the seed is odd, rows are divided whenever they can be. Returns how many
-/// queries had slices, and how many had divided rows.
+/// must then be computed in slices, and if the seed is odd, rows are divided whenever they can be. Returns the number
+/// of queries with slices, and of those with divided rows.
 pub(super) async fn compare_random(fixture: &Fixture, count: u64) -> [u64; 2] {
     let count = number("FOREBAY_GPU_QUERIES").unwrap_or(count);
     let first = number("FOREBAY_GPU_SEED").unwrap_or(30);

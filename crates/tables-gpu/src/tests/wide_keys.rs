@@ -15,7 +15,7 @@ use super::slices::slices_of;
 use super::{Fixture, compile_longest};
 use crate::fingerprint::{SEEDS, has_fingerprints, start_of};
 
-/// Queries of groups. The fingerprints of two pairs `a, b` are the same with the first seed.
+/// Queries of groups. Two pairs `a, b` have the same fingerprint with the first seed.
 const GROUPS: &[&str] = &[
     "SELECT a, b, count(*), sum(n) FROM x GROUP BY a, b",
     "SELECT a, count(*), min(n), max(b) FROM x GROUP BY a",
@@ -35,7 +35,7 @@ const GROUPS: &[&str] = &[
     "SELECT b, wide, count(*) FROM t GROUP BY b, wide",
 ];
 
-/// Queries of joins. Two pairs `a, b` of both tables have the same fingerprint, and either has both.
+/// Queries of joins. Two pairs `a, b` have the same fingerprint, and both tables have both pairs.
 const JOINS: &[&str] = &[
     "SELECT count(*), sum(n), sum(v) FROM x JOIN y ON x.a = y.a AND x.b = y.b",
     "SELECT count(*), sum(m), sum(n) FROM x JOIN (SELECT a, b, count(*) AS m FROM y GROUP BY a, b) AS g
@@ -51,7 +51,7 @@ const JOINS: &[&str] = &[
     "SELECT v, count(*), sum(n) FROM x LEFT JOIN y ON x.a = y.a AND x.b = y.b AND n > v GROUP BY v",
     "SELECT n, count(*), sum(v) FROM x RIGHT JOIN y ON x.a = y.a AND x.b = y.b GROUP BY n",
     "SELECT count(*), count(n), sum(v) FROM x FULL JOIN y ON x.a = y.a AND x.b = y.b",
-    // Of a single key, the fingerprint tells all.
+    // A single key has no collisions.
     "SELECT count(*), sum(n) FROM x WHERE c IN (SELECT c FROM y WHERE v > 3)",
     "SELECT count(*), sum(n) FROM x WHERE c NOT IN (SELECT c FROM y)",
     "SELECT count(*), sum(n) FROM x WHERE c NOT IN (SELECT c FROM y WHERE c IS NOT NULL AND v > 3)",
@@ -60,7 +60,7 @@ const JOINS: &[&str] = &[
     "SELECT count(*), sum(n) FROM x WHERE EXISTS (SELECT 1 FROM y WHERE y.a = x.a AND y.b = x.b AND v > n)",
     "SELECT count(*), sum(n) FROM x WHERE NOT EXISTS (SELECT 1 FROM y WHERE y.a = x.a AND y.b = x.b AND v <> n)",
     "SELECT count(*), sum(n) FROM x WHERE n < 3 OR EXISTS (SELECT 1 FROM y WHERE y.a = x.a AND y.b = x.b)",
-    // Of two such pairs, `once` has one, and each pair once.
+    // `once` has one of two such pairs, and each of its pairs once.
     "SELECT count(*), sum(n), sum(v) FROM x JOIN once ON x.a = once.a AND x.b = once.b",
     "SELECT v, count(*), sum(n) FROM x LEFT JOIN once ON x.a = once.a AND x.b = once.b GROUP BY v",
     "SELECT count(*), sum(n) FROM x WHERE EXISTS (SELECT 1 FROM once WHERE once.a = x.a AND once.b = x.b)",
@@ -80,7 +80,7 @@ const IN_SLICES: &[(usize, &[&str], u64, &str)] = &[
 ];
 
 /// Queries that the CPU computes, and a part of the reason. In `z`, two pairs have the same fingerprint with each
-/// seed. In `o`, the fingerprint of a pair is the one that is no key.
+/// seed. In `o`, the fingerprint of a pair has all bits set, which is no key.
 const REFUSED: &[(&str, &str)] = &[
     (
         "SELECT a, b, count(*) FROM z GROUP BY a, b",
@@ -103,7 +103,7 @@ const REFUSED: &[(&str, &str)] = &[
 /// Numbers at both ends of 64 bits, and around 0.
 const ENDS: [i64; 7] = [i64::MIN, i64::MAX, 0, -1, 1, i64::MAX - 1, i64::MIN + 1];
 
-/// What `hash.cuh` multiplies by.
+/// The factors in `hash.cuh`.
 const FACTORS: [u64; 2] = [0xFF51_AFD7_ED55_8CCD, 0xC4CE_B9FE_1A85_EC53];
 
 type Pair = (i64, i64);
@@ -118,7 +118,7 @@ fn mixed(key: u64) -> u64 {
 /// Returns the key that is mixed to this number.
 fn unmixed(number: u64) -> u64 {
     FACTORS.iter().rev().fold(number, |number, factor| {
-        // Each step doubles the bits that are right.
+        // Each step doubles the number of correct bits.
         let inverse = (0..6).fold(*factor, |inverse: u64, _| {
             inverse.wrapping_mul(2_u64.wrapping_sub(factor.wrapping_mul(inverse)))
         });
@@ -134,13 +134,13 @@ fn alike(seed: u64) -> [Pair; 2] {
     [(11, 12), (-13, second.cast_signed())]
 }
 
-/// Returns a pair whose fingerprint with a seed is no key.
+/// Returns a pair whose fingerprint with a seed has all bits set.
 fn without_key(seed: u64) -> Pair {
     let second = mixed(start_of(seed) ^ 5) ^ unmixed(u64::MAX);
     (5, second.cast_signed())
 }
 
-/// Returns pairs at the ends of 64 bits, so that the numbers of a column are themselves, with others behind them.
+/// Returns pairs at the ends of 64 bits, so that the number of a value is the value itself, with others behind them.
 fn with_ends(others: impl IntoIterator<Item = Pair>) -> Vec<Pair> {
     let ends = [(i64::MIN, i64::MAX), (i64::MAX, i64::MIN), (0, 0)];
     ends.into_iter().chain(others).collect()
@@ -231,7 +231,7 @@ async fn another_seed_is_tried_if_fingerprints_collide() {
     let emulated = Emulated::new();
     let fixture = fixture(&emulated, 1).await;
     let launches = |before: u64| emulated.launches.load(Ordering::Relaxed) - before;
-    // Of a single key, no fingerprints collide.
+    // The fingerprints of a single key do not collide.
     let mut counts = Vec::new();
     for key in ["a, b", "b"] {
         let before = launches(0);
@@ -239,6 +239,6 @@ async fn another_seed_is_tried_if_fingerprints_collide() {
         fixture.compare([&query.as_str()]).await;
         counts.push(launches(before));
     }
-    // A run adds totals, and then writes the groups. The first one ends before that.
+    // A run adds totals and then writes groups. The first run with `a, b` ends before it writes groups.
     assert_eq!(counts, [3, 2]);
 }

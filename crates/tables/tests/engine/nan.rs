@@ -1,4 +1,4 @@
-//! NaN in Parquet files, whose statistics leave it out. The same rows in memory have the right answers.
+//! NaN in Parquet files, whose statistics leave it out. Queries of the same rows in memory give the expected answers.
 
 use datafusion::arrow::array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch};
 use datafusion::parquet::arrow::ArrowWriter;
@@ -138,7 +138,8 @@ async fn rows_with_nan_are_found_in_parquet_files() {
     assert_eq!(found, ["6|NaN"]);
 }
 
-/// After the row group of the larger numbers, the filter of the limit would leave out the other one.
+/// Once the row group of the larger numbers was read, the filter of the limit would skip the other one, which has
+/// NaN.
 #[tokio::test]
 async fn the_greatest_of_many_rows_is_nan() {
     let fixture = Fixture::new();
