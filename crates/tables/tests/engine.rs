@@ -447,6 +447,8 @@ async fn errors_name_what_is_wrong() {
         "PAR1 no footer",
     )
     .expect("room");
+    fs::create_dir(fixture.root().join("files/mixed")).expect("room");
+    fs::write(fixture.root().join("files/mixed/short.parquet"), "PAR1").expect("room");
     fs::write(fixture.root().join("files/ragged.csv"), "a,b\n1,2\n1,2,3\n").expect("room");
     for (text, expected, part) in [
         ("SELECT * FROM missing", Code::UndefinedTable, "missing"),
@@ -468,7 +470,16 @@ async fn errors_name_what_is_wrong() {
             Code::GroupingError,
             "name",
         ),
-        ("SELECT * FROM broken", Code::DataCorrupted, "Parquet"),
+        (
+            "SELECT * FROM broken",
+            Code::DataCorrupted,
+            "broken.parquet: Parquet",
+        ),
+        (
+            "SELECT * FROM mixed",
+            Code::DataCorrupted,
+            "mixed/short.parquet: Parquet",
+        ),
         ("SELECT * FROM ragged", Code::BadCopyFileFormat, "3"),
         (
             "SELECT * FROM '/etc/passwd.csv'",
