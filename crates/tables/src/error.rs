@@ -250,6 +250,12 @@ impl From<DataFusionError> for SqlError {
         if is_other && is_of_pattern(&error.message) {
             error.code = Code::InvalidRegularExpression;
         }
+        // Overflows of integers have messages of this program.
+        let is_of_decimals =
+            error.code == Code::NumericValueOutOfRange && error.message.contains("verflow");
+        if is_of_decimals && error.hint.is_none() {
+            return error.with_hint("cast to double precision, or to a numeric with fewer digits");
+        }
         error
     }
 }
