@@ -511,6 +511,25 @@ async fn errors_name_what_is_wrong() {
 }
 
 #[tokio::test]
+async fn errors_of_alter_table_tell_what_there_is() {
+    let fixture = Fixture::new();
+    let mut session = fixture.session();
+    for (text, part) in [
+        (
+            "ALTER TABLE people ADD COLUMN a int",
+            "ALTER TABLE is not supported, except SET (gpu = ...) and RESET (gpu)",
+        ),
+        (
+            "ALTER TABLE people SET (gpu = on)",
+            "CREATE EXTERNAL TABLE n STORED AS PARQUET LOCATION '...'",
+        ),
+    ] {
+        let error = run(&mut session, text).await.expect_err(text).to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn errors_of_content_name_the_file() {
     let fixture = Fixture::new();
     let mut session = fixture.session();
