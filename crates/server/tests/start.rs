@@ -212,6 +212,28 @@ fn wrong_settings_are_named() -> Result<()> {
 }
 
 #[test]
+#[cfg(feature = "tables")]
+fn a_folder_of_tables_is_checked_or_has_no_effect() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let missing = folder.path().join("missing");
+    let missing = missing.to_string_lossy();
+    let memory = ["--memory", "--mongodb-listen", "127.0.0.1:0"];
+    let tables = ["--tables", &*missing, "--until-stdin-ends"];
+    let arguments = [&memory[..], &tables].concat();
+    let output = serve(&arguments)?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{text}");
+    ensure!(
+        text.contains("--tables has no effect without --postgres-listen or --flight-listen"),
+        "{text}"
+    );
+    refused(
+        &[&arguments[..], &["--postgres-listen", "127.0.0.1:0"]].concat(),
+        &["--tables: there is no folder", &missing],
+    )
+}
+
+#[test]
 fn environment_and_file_apply_where_no_flag_is_given() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let config = folder.path().join("forebay.toml");

@@ -242,7 +242,11 @@ fn unsupported(sql: &ast::Statement) -> SqlError {
     let words = text.split([' ', '(']).filter(|word| !word.is_empty());
     let upper = words.take_while(|word| word.chars().all(|letter| letter.is_ascii_uppercase()));
     let name: Vec<&str> = upper.take(2).collect();
-    SqlError::unsupported(name.join(" "))
+    let mut error = SqlError::unsupported(name.join(" "));
+    if name == ["ALTER", "TABLE"] {
+        error.message += ", except SET (gpu = ...) and RESET (gpu)";
+    }
+    error
 }
 
 fn of_declare(declared: ast::Declare) -> Result<Declared> {

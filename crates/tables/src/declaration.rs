@@ -347,8 +347,9 @@ fn no_relation(name: &str) -> SqlError {
 /// Returns the error of a table that the catalogue does not have.
 fn undeclared(name: &str) -> SqlError {
     let message = format!("\"{name}\" has no options: it was not made by CREATE TABLE");
-    SqlError::new(Code::WrongObjectType, message)
-        .with_hint("declare its files by CREATE EXTERNAL TABLE, and set the option of that table")
+    SqlError::new(Code::WrongObjectType, message).with_hint(
+        "CREATE EXTERNAL TABLE n STORED AS PARQUET LOCATION '...' makes a table n of its files, which has the option",
+    )
 }
 
 fn without_gpu() -> SqlError {

@@ -250,6 +250,12 @@ impl From<DataFusionError> for SqlError {
         if is_other && is_of_pattern(&error.message) {
             error.code = Code::InvalidRegularExpression;
         }
+        // Overflows of integers have messages of this program.
+        let is_of_decimals =
+            error.code == Code::NumericValueOutOfRange && error.message.contains("verflow");
+        if is_of_decimals && error.hint.is_none() {
+            return error.with_hint("cast to double precision, or to a numeric with fewer digits");
+        }
         error
     }
 }
@@ -282,7 +288,7 @@ fn from_datafusion(error: DataFusionError) -> SqlError {
         DataFusionError::ObjectStore(inner) => from_store(&inner),
         DataFusionError::IoError(inner) => from_io(&inner),
         DataFusionError::Plan(message) | DataFusionError::Configuration(message) => {
-            planned(message)
+            planned(&message)
         }
         DataFusionError::Execution(message) => executed(message),
         other => SqlError::new(
@@ -305,7 +311,7 @@ fn from_shared(error: &DataFusionError) -> SqlError {
         DataFusionError::ParquetError(inner) => of_parquet(inner),
         DataFusionError::ArrowError(inner, _) => arrow_text(inner),
         DataFusionError::Execution(message) => executed(message.clone()),
-        DataFusionError::Plan(message) => planned(message.clone()),
+        DataFusionError::Plan(message) => planned(message),
         DataFusionError::NotImplemented(message) => {
             SqlError::new(Code::FeatureNotSupported, message.clone())
         }
@@ -551,10 +557,15 @@ impl Code {
 }
 
 /// Returns the error of a plan that cannot be made. DataFusion tells its cause in its text alone.
-fn planned(message: String) -> SqlError {
-    if let Some(told) = told::call(&message) {
+fn planned(message: &str) -> SqlError {
+    if let Some(told) = told::call(message) {
         return told;
     }
+    // DataFusion does not know the format of this program.
+    let message = message.replace(
+        "'pgjson' or 'graphviz'",
+        "'pgjson', 'graphviz' or, as the only option, 'kernel'",
+    );
     let begins = |start: &str| message.starts_with(start);
     let code = if begins("table ") && message.ends_with("not found") {
         Code::UndefinedTable

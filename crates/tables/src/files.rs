@@ -215,8 +215,12 @@ impl FileTable {
         let provider = match in_s3 {
             Some(files) => files.table(command, state).await?,
             None => {
-                headers::check(&command, state).await?;
-                ListingTableFactory::new().create(state, &command).await?
+                let files = headers::check(&command, state).await?;
+                let created = ListingTableFactory::new().create(state, &command).await;
+                match created {
+                    Ok(provider) => provider,
+                    Err(error) => return Err(located(error.into(), &files, command, state).await),
+                }
             }
         };
         *self.made.lock() = Some(Made {
@@ -226,6 +230,33 @@ impl FileTable {
         });
         Ok(provider)
     }
+}
+
+/// Names the file of `files` that has an error, if there is one: DataFusion does not name it.
+async fn located(
+    mut error: SqlError,
+    files: &[PathBuf],
+    mut command: CreateExternalTable,
+    state: &SessionState,
+) -> SqlError {
+    let is_of_content = matches!(
+        error.code,
+        Code::DataCorrupted | Code::BadCopyFileFormat | Code::InvalidTextRepresentation
+    );
+    if !is_of_content {
+        return error;
+    }
+    command.table_partition_cols.clear();
+    for file in files {
+        command.locations = vec![glob::Pattern::escape(&file.to_string_lossy())];
+        let alone = ListingTableFactory::new().create(state, &command).await;
+        let cause = alone.err().map(SqlError::from);
+        if cause.is_some_and(|cause| cause.message == error.message) {
+            error.message = format!("{}: {}", file.display(), error.message);
+            return error;
+        }
+    }
+    error
 }
 
 /// Returns a number that changes when a file is added, removed or replaced.

@@ -11,18 +11,21 @@ use futures_util::TryStreamExt;
 
 use crate::error::{Code, Result, SqlError};
 
-/// Maximum number of files whose headers are compared.
+/// Maximum number of files whose headers are compared, and that are searched for the cause of an error.
 const FILES_MAX: usize = 1_000;
 /// Maximum bytes of a header.
 const HEADER_BYTES_MAX: u64 = 64 << 10;
 /// Maximum characters of a header in a message.
 const SHOWN_MAX: usize = 100;
 
-/// Checks local files of a table.
+/// Checks local files of a table. Returns those that are not empty, at most [`FILES_MAX`].
 ///
 /// # Errors
 /// If all are empty, or their headers differ: DataFusion reads CSV by position.
-pub(crate) async fn check(command: &CreateExternalTable, state: &SessionState) -> Result<()> {
+pub(crate) async fn check(
+    command: &CreateExternalTable,
+    state: &SessionState,
+) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut bytes = 0;
     for location in &command.locations {
@@ -40,10 +43,10 @@ pub(crate) async fn check(command: &CreateExternalTable, state: &SessionState) -
         let message = format!("{} is empty", command.locations.join(", "));
         return Err(SqlError::new(Code::DataCorrupted, message));
     }
-    match has_plain_header(command) {
-        true => alike(&files),
-        false => Ok(()),
+    if has_plain_header(command) {
+        alike(&files)?;
     }
+    Ok(files)
 }
 
 fn has_plain_header(command: &CreateExternalTable) -> bool {

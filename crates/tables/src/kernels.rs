@@ -100,7 +100,10 @@ mod tests {
                 "of anything but a query",
             ),
             ("EXPLAIN (ANALYZE, FORMAT kernel) SELECT 1", "Got 'kernel'"),
-            ("EXPLAIN (FORMAT kernels) SELECT 1", "Got 'kernels'"),
+            (
+                "EXPLAIN (FORMAT kernels) SELECT 1",
+                "'kernel'. Got 'kernels'",
+            ),
             ("EXPLAIN FORMAT yaml SELECT 1", "Got 'yaml'"),
         ] {
             let error = parse(text).expect_err(text).to_string();

@@ -29,6 +29,7 @@ mod engine;
 mod error;
 mod estimates;
 mod expansion;
+mod explain;
 mod files;
 mod functions;
 mod gpu;

@@ -18,6 +18,7 @@ use crate::declaration::{self, AlterTable};
 use crate::dialect::Postgres;
 use crate::error::{Code, Result, SqlError};
 use crate::expansion;
+use crate::explain;
 use crate::kernels::{self, ExplainKernels};
 
 /// Maximum bytes of a text. PostgreSQL takes a gigabyte; the tree of a statement takes many times the bytes of its
@@ -149,6 +150,9 @@ fn parse_one(parser: &mut DFParser<'_>) -> Result<Body> {
     if kernels::are_explained(parser) {
         let explained = kernels::parse(parser)?;
         return Ok(Body::ExplainKernels(Box::new(explained)));
+    }
+    if let Some(explained) = explain::parse(parser)? {
+        return Ok(Body::Sql(explained));
     }
     if let Some(alter) = declaration::parse(&mut parser.parser)? {
         return Ok(Body::AlterTable(Box::new(alter)));

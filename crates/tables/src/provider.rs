@@ -173,11 +173,31 @@ impl Schema {
 }
 
 impl Schema {
+    /// Logs why lists leave out a table, unless that was logged.
+    fn warn_once(&self, table: &str, error: &str) {
+        let Some(shared) = self.shared.upgrade() else {
+            return;
+        };
+        let name = format!("{}.{table}", self.name);
+        let mut unlisted = shared.folder.unlisted.lock();
+        if unlisted.len() >= REMEMBERED_MAX {
+            unlisted.clear();
+        }
+        let before = unlisted.insert(name, error.to_owned());
+        if before.is_none_or(|before| before != error) {
+            tracing::warn!(
+                table,
+                error,
+                "a table is left out of lists: it cannot be read"
+            );
+        }
+    }
+
     fn looked_up<'all>(&'all self, name: &'all str) -> boxed::Table<'all> {
         Box::pin(async move {
             match self.found(name).await {
                 Err(error) if self.is_lenient => {
-                    tracing::debug!(table = name, %error, "a table cannot be listed");
+                    self.warn_once(name, &SqlError::from(error).to_string());
                     Ok(None)
                 }
                 Ok(Some(found)) if self.is_lenient => Ok(Some(listed(found))),
@@ -318,6 +338,8 @@ pub(crate) struct Folder {
     folder: Option<PathBuf>,
     /// By path.
     remembered: Mutex<HashMap<String, Arc<FileTable>>>,
+    /// Why lists leave out tables, by their names.
+    unlisted: Mutex<HashMap<String, String>>,
 }
 
 impl Folder {
@@ -325,6 +347,7 @@ impl Folder {
         Folder {
             folder,
             remembered: Mutex::default(),
+            unlisted: Mutex::default(),
         }
     }
 

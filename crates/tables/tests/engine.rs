@@ -511,6 +511,45 @@ async fn errors_name_what_is_wrong() {
 }
 
 #[tokio::test]
+async fn errors_of_alter_table_tell_what_there_is() {
+    let fixture = Fixture::new();
+    let mut session = fixture.session();
+    for (text, part) in [
+        (
+            "ALTER TABLE people ADD COLUMN a int",
+            "ALTER TABLE is not supported, except SET (gpu = ...) and RESET (gpu)",
+        ),
+        (
+            "ALTER TABLE people SET (gpu = on)",
+            "CREATE EXTERNAL TABLE n STORED AS PARQUET LOCATION '...'",
+        ),
+    ] {
+        let error = run(&mut session, text).await.expect_err(text).to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn errors_of_content_name_the_file() {
+    let fixture = Fixture::new();
+    let mut session = fixture.session();
+    let files = fixture.root().join("files");
+    fs::create_dir(files.join("mixed")).expect("room");
+    for name in ["broken.parquet", "mixed/short.parquet"] {
+        fs::write(files.join(name), "PAR1").expect("room");
+    }
+    for (table, part) in [
+        ("broken", "files/broken.parquet: Parquet"),
+        ("mixed", "files/mixed/short.parquet: Parquet"),
+    ] {
+        let text = format!("SELECT * FROM {table}");
+        let error = run(&mut session, &text).await.expect_err(table);
+        assert_eq!(error.code, Code::DataCorrupted, "{error}");
+        assert!(error.message.contains(part), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn kernels_need_a_gpu() {
     let fixture = Fixture::new();
     let text = "EXPLAIN (FORMAT kernel) SELECT count(*) FROM people";

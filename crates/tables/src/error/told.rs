@@ -108,6 +108,19 @@ fn type_name(arrow: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use datafusion::arrow::error::ArrowError;
+    use datafusion::error::DataFusionError;
+
+    #[test]
+    fn overflows_of_decimals_have_a_hint() {
+        let message = "Arithmetic Overflow in AvgAccumulator".to_owned();
+        let product = ArrowError::ArithmeticOverflow("Overflow happened on: 1 * 10000".to_owned());
+        for error in [DataFusionError::Execution(message), product.into()] {
+            let error = SqlError::from(error);
+            assert_eq!(error.code, Code::NumericValueOutOfRange, "{error}");
+            assert!(error.to_string().contains("; cast to double"), "{error}");
+        }
+    }
 
     #[test]
     fn casts_fail_as_in_postgresql() {

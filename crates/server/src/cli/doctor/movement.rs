@@ -35,9 +35,9 @@ const NAME_DATA: &str = "name the server's data directory by --data";
 /// # Errors
 /// What is missing.
 pub fn gpu() -> Result<Gpu> {
-    let first = gpus()?.into_iter().next();
+    let first = gpus().context("no GPU")?.into_iter().next();
     nvrtc_version()?;
-    first.context("the driver has no GPU")
+    first.context("no GPU: the driver has none")
 }
 
 /// Returns what cuFile would do on this machine. A child process tries it first, because libcufile can crash.

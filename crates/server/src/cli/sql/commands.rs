@@ -1,6 +1,7 @@
 //! The commands of the shell.
 
 use super::output::Format;
+use super::statements::word;
 
 /// A command of the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub const NAMES: [&str; 10] = [
 impl Command {
     /// Parses an input. Returns `None` if it is no command but statements, and an error for an unknown command.
     pub fn parse(text: &str) -> Option<Result<Command, String>> {
-        let text = text.trim();
+        let text = word(text).unwrap_or(text.trim());
         let text = match text.starts_with('\\') {
             true => text.trim_end_matches(';').trim_end(),
             false => text,
@@ -68,7 +69,9 @@ mod tests {
         let parse = |text| Command::parse(text).and_then(Result::ok);
         assert_eq!(parse("\\d"), Some(Command::List));
         assert_eq!(parse(" \\d  t;"), Some(Command::Describe("t".to_owned())));
-        assert_eq!(parse("quit\n"), Some(Command::Quit));
+        for quit in ["quit\n", "QUIT;", "exit ;"] {
+            assert_eq!(parse(quit), Some(Command::Quit), "{quit}");
+        }
         assert_eq!(parse("\\rows 0"), Some(Command::Rows(0)));
         assert_eq!(parse("\\json"), Some(Command::Format(Format::Json)));
         for wrong in ["\\x", "\\rows", "\\rows many", "\\q now"] {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use forebay_documents::{DirectoryLock, lock_directory};
 use forebay_memory::Account;
@@ -33,7 +33,7 @@ use self::failure::Failure;
 use self::output::{Format, Output};
 use self::run::{Interrupts, Runner};
 pub use self::statements::split;
-use crate::doors::tables::FOLDER;
+use crate::doors::tables::{FOLDER, check_folder};
 use crate::settings::{Kind, Value};
 use crate::stop::Stop;
 
@@ -217,11 +217,7 @@ impl Drop for Place {
 }
 
 fn open(args: &SqlArgs, place: &Place) -> Result<Arc<Tables>> {
-    if let Some(folder) = args.tables.as_deref()
-        && !folder.is_dir()
-    {
-        bail!("--tables: there is no folder {}", folder.display());
-    }
+    args.tables.as_deref().map_or(Ok(()), check_folder)?;
     let machine_bytes = forebay_memory::machine_bytes();
     let limit_bytes = args.memory_bytes_max.unwrap_or(machine_bytes / 4 * 3);
     // No thread measures the resident memory, as one does in the server: after such a measurement, memory that a sort

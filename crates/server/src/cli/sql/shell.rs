@@ -30,7 +30,7 @@ const HELP: &str = "\
   \\rows COUNT   maximum number of rows shown of a table, 0 for all
   \\timing       show the time of statements, or not
   \\? or \\h      this help
-  \\q            leave (as Ctrl-D)
+  \\q            leave (as quit, exit and Ctrl-D)
 
 Statements end with a semicolon; Tab completes. Ctrl-C cancels a statement, or clears the input.
 Tables are names in quotes, as in SELECT * FROM 'orders.parquet'; statements that begin with a space

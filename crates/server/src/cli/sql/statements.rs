@@ -6,7 +6,7 @@ use datafusion::sql::sqlparser::tokenizer::{
 };
 
 /// Words that are commands of the shell without a backslash, if they are the whole input.
-pub const WORDS: [&str; 3] = ["exit", "help", "quit"];
+const WORDS: [&str; 3] = ["exit", "help", "quit"];
 
 /// A statement of a text, without the semicolon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,8 +134,7 @@ pub fn split(text: &str) -> Vec<Piece<'_>> {
 
 /// Returns whether the shell can run a text: it ends with a semicolon, is a command of the shell, or has no statement.
 pub fn is_complete(text: &str) -> bool {
-    let trimmed = text.trim();
-    if trimmed.starts_with('\\') || WORDS.contains(&trimmed) {
+    if text.trim().starts_with('\\') || word(text).is_some() {
         return true;
     }
     let scan = Scan::new(text);
@@ -144,6 +143,14 @@ pub fn is_complete(text: &str) -> bool {
     }
     let last = scan.words().next_back();
     last.is_none_or(|(_, token)| *token == Token::SemiColon)
+}
+
+/// Returns the command without a backslash that a text is, in upper or lower case, with or without a semicolon.
+pub fn word(text: &str) -> Option<&'static str> {
+    let text = text.trim().trim_end_matches(';').trim_end();
+    WORDS
+        .into_iter()
+        .find(|word| word.eq_ignore_ascii_case(text))
 }
 
 /// Returns in what a text ends.
@@ -207,6 +214,7 @@ mod tests {
             "  ",
             "\\d t",
             "quit",
+            "EXIT ",
             "SELECT 1;",
             "SELECT ';'; -- done",
             "/* only */",

@@ -3,9 +3,9 @@
 mod users;
 mod warm;
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
@@ -70,11 +70,14 @@ impl Door {
             .or(settings.flight_listen)
             .is_none()
         {
+            if settings.tables.is_some() {
+                tracing::warn!(
+                    "--tables has no effect without --postgres-listen or --flight-listen"
+                );
+            }
             return Ok(Door(None));
         }
-        if let Some(folder) = settings.tables.as_deref().filter(|folder| !folder.is_dir()) {
-            bail!("--tables: there is no folder {}", folder.display());
-        }
+        settings.tables.as_deref().map_or(Ok(()), check_folder)?;
         let warm = settings.tables_gpu_warm.as_deref().map(Queries::read);
         let warm = warm.transpose()?;
         let postgres = listen(settings.postgres_listen, "--postgres-listen").await?;
@@ -169,6 +172,20 @@ impl Door {
         {
             tracing::error!(%error, "the task of --tables-gpu-warm panicked");
         }
+    }
+}
+
+/// Checks that tables can be found in the folder of `--tables`.
+///
+/// # Errors
+/// If it does not exist, or this process may not read it.
+pub fn check_folder(folder: &Path) -> Result<()> {
+    match std::fs::read_dir(folder) {
+        Ok(_) => Ok(()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            bail!("--tables: there is no folder {}", folder.display())
+        }
+        Err(error) => bail!("--tables: {} cannot be read: {error}", folder.display()),
     }
 }
 
