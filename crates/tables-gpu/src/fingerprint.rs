@@ -136,12 +136,11 @@ impl Code<'_, '_> {
     /// Returns the key with numbers that are 0 if it is NULL; they were arbitrary in this case.
     fn without_numbers_of_null(&mut self, mut key: DeterminedKey) -> DeterminedKey {
         if let Some(valid) = key.valid.clone() {
-            let mut number = |text: &String| {
-                let number = format!("{valid} ? static_cast<i64>({text}) : 0");
-                self.declare(Kind::Large, &number)
-            };
-            key.number = number(&key.number);
-            key.upper = key.upper.as_ref().map(number);
+            let numbers = [Some(&mut key.number), key.upper.as_mut()];
+            for number in numbers.into_iter().flatten() {
+                let or_zero = format!("{valid} ? static_cast<i64>({number}) : 0");
+                *number = self.declare(Kind::Large, &or_zero);
+            }
         }
         key
     }

@@ -66,7 +66,7 @@ pub(super) fn compile_longest(
     let threads = available_parallelism().map_or(1, NonZero::get);
     thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(&compile_some);
+            scope.spawn(compile_some);
         }
     });
 }
