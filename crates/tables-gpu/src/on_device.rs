@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, AsArray};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Int64Type, Schema};
 use forebay_device::cuda::Program;
@@ -309,47 +309,55 @@ fn of_value(
                 texts: Arc::default(),
             })
         }
-        Values::Array(array) => {
-            let null = array.logical_nulls();
-            let null = null.and_then(|it| (0..it.len()).find(|at| it.is_null(*at)));
-            let valid = null.map(|null| {
-                let null = with.constant(null as i128);
-                format!("{number} != {null}")
-            });
-            if is_text(data_type) {
-                let texts = cast(array, &DataType::Utf8View).map_err(Reason::of)?;
-                return Ok(Code {
-                    value: number,
-                    valid,
-                    min: 0,
-                    max: (array.len() as i128 - 1).max(0),
-                    texts: Arc::new(Texts::of(texts.as_string_view())),
-                });
-            }
-            if !is_number(data_type) || matches!(data_type, DataType::Decimal128(..)) {
-                return Err(Reason::new(format!("keys of type {data_type}")));
-            }
-            let numbers = cast(array, &DataType::Int64).map_err(Reason::of)?;
-            if numbers.null_count() != array.logical_null_count() {
-                return Err(Reason::new("numbers of more than 64 bits"));
-            }
-            let numbers = numbers.as_primitive::<Int64Type>();
-            let first = with_table(numbers.values(), &mut with.tables);
-            let first = with.constant(first);
-            let known = || numbers.iter().flatten().map(i128::from);
-            Ok(Code {
-                value: format!("from_table(f, {first} + 2 * {number})"),
-                valid,
-                min: known().min().unwrap_or(0),
-                max: known().max().unwrap_or(0),
-                texts: Arc::default(),
-            })
-        }
+        Values::Array(array) => of_array(array, number, data_type, with),
         Values::Halves { .. } => Err(Reason::new("numbers of more than 64 bits")),
         Values::Rows(_) | Values::Wide(_) => Err(Reason::new(
             "texts of rows of groups that are grouped again",
         )),
     }
+}
+
+/// Returns the code of a value of a key by its number among these values.
+fn of_array(
+    array: &ArrayRef,
+    number: String,
+    data_type: &DataType,
+    with: &mut Parameters,
+) -> Result<Code> {
+    let null = array.logical_nulls();
+    let null = null.and_then(|it| (0..it.len()).find(|at| it.is_null(*at)));
+    let valid = null.map(|null| {
+        let null = with.constant(null as i128);
+        format!("{number} != {null}")
+    });
+    if is_text(data_type) {
+        let texts = cast(array, &DataType::Utf8View).map_err(Reason::of)?;
+        return Ok(Code {
+            value: number,
+            valid,
+            min: 0,
+            max: (array.len() as i128 - 1).max(0),
+            texts: Arc::new(Texts::of(texts.as_string_view())),
+        });
+    }
+    if !is_number(data_type) || matches!(data_type, DataType::Decimal128(..)) {
+        return Err(Reason::new(format!("keys of type {data_type}")));
+    }
+    let numbers = cast(array, &DataType::Int64).map_err(Reason::of)?;
+    if numbers.null_count() != array.logical_null_count() {
+        return Err(Reason::new("numbers of more than 64 bits"));
+    }
+    let numbers = numbers.as_primitive::<Int64Type>();
+    let first = with_table(numbers.values(), &mut with.tables);
+    let first = with.constant(first);
+    let known = || numbers.iter().flatten().map(i128::from);
+    Ok(Code {
+        value: format!("from_table(f, {first} + 2 * {number})"),
+        valid,
+        min: known().min().unwrap_or(0),
+        max: known().max().unwrap_or(0),
+        texts: Arc::default(),
+    })
 }
 
 /// Adds numbers of 64 bits to the tables. Returns the index of the first word.

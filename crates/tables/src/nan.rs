@@ -156,7 +156,7 @@ fn reads_floats(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
 }
 
 /// A condition over floats. DataFusion skips row groups and pages by its snapshot, which is safe for NaN. DataFusion
-/// skips nothing by an expression that it does not know. This also holds for negated conditions, by which it finds
+/// skips nothing by an expression that it does not know. This also holds for negated conditions, which it uses to find
 /// row groups whose rows all match.
 #[derive(Debug)]
 struct OverFloats {
