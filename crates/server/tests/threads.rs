@@ -26,6 +26,9 @@ const SEARCHES: usize = 150;
 /// Bytes of a value that a large automaton needs minutes to scan.
 const LARGE_VALUE_BYTES: usize = 15 << 20;
 
+/// Commands that [`operations`] leaves out.
+const NOT_COUNTED: &[&str] = &["currentOp", "endSessions", "hello", "isMaster"];
+
 /// Held by each test with many clients, because this process has file descriptors for only one such test at a time.
 static CROWDS: Mutex<()> = Mutex::const_new(());
 
@@ -66,7 +69,9 @@ async fn ping(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Returns the ids of the operations in progress, except the `currentOp` itself.
+/// Returns the ids of the operations in progress, except the `currentOp` itself and what drivers send on their own.
+/// [`expire`] drops a driver, which then sends `endSessions` from the background: counted, it would be killed in place
+/// of the search that follows.
 async fn operations(server: &Server) -> Result<Vec<i32>> {
     let current = doc! { "currentOp": 1, "$db": "admin" };
     let answer = async { client(server).await?.run(&current).await };
@@ -76,11 +81,9 @@ async fn operations(server: &Server) -> Result<Vec<i32>> {
     let mut numbers = Vec::new();
     for operation in answer.get_array("inprog")? {
         let operation = operation?.as_document().context("a document")?;
-        if operation
-            .get_document("command")?
-            .get("currentOp")?
-            .is_none()
-        {
+        let command = operation.get_document("command")?;
+        let (name, _) = command.iter().next().context("an empty command")??;
+        if !NOT_COUNTED.contains(&name.as_str()) {
             numbers.push(operation.get_i32("opid")?);
         }
     }
