@@ -21,7 +21,7 @@ import duckdb
 
 import sql_gpu
 import tpch_queries
-from sql_gpu import are_alike, line, server_of, timed
+from sql_gpu import are_alike, device_names, line, server_of, set_all, stop, timed
 
 BLOCK_BYTES = 8 << 20
 READS = 8
@@ -78,17 +78,6 @@ def column_files(data):
         seen = found
 
 
-def stopped(server, client):
-    client.close()
-    server.stdin.close()
-    server.wait(60)
-
-
-def settings(client, *wanted):
-    for setting in wanted:
-        client.execute(f"SET forebay.{setting}")
-
-
 def of_views(folder):
     """Returns a DuckDB that reads the Parquet files."""
     duck = duckdb.connect()
@@ -101,17 +90,17 @@ def scan_disk(forebay, folder, rounds, measured):
     query = sql_gpu.SSB["ssb 1.1"].strip().rstrip(";")
     with tempfile.TemporaryDirectory() as data:
         server, client = server_of(forebay, folder, data)
-        settings(client, "gpu = on", "compile = wait", "strict = on")
+        set_all(client, "gpu = on", "compile = wait", "strict = on")
         times, wanted = timed(lambda: client.execute(query).fetchall(), 1)
         measured("forebay, GPU, from Parquet", "client_ms", times)
         files = column_files(data)
-        stopped(server, client)
+        stop(server, client)
         figures = {name: [] for name in ("gb_s", "raw_gb_s", "part_of_raw", "client_ms")}
         for _ in range(rounds):
             evict(data)
             before = raw_rate(files)
             server, client = server_of(forebay, folder, data)
-            settings(client, "gpu = on", "compile = wait", "strict = on")
+            set_all(client, "gpu = on", "compile = wait", "strict = on")
             began = time.perf_counter()
             plan = "\n".join(str(it) for row in client.execute("EXPLAIN ANALYZE " + query) for it in row)
             figures["client_ms"].append((time.perf_counter() - began) * 1e3)
@@ -120,7 +109,7 @@ def scan_disk(forebay, folder, rounds, measured):
                 sys.exit(plan)
             if sql_gpu.rows(client.execute(query).fetchall()) != wanted:
                 sys.exit("answers differ")
-            stopped(server, client)
+            stop(server, client)
             raw = max(before, raw_rate(files))
             rate = float(found[1]) / float(found[3])
             for name, value in (("gb_s", rate), ("raw_gb_s", raw), ("part_of_raw", rate / raw)):
@@ -143,7 +132,7 @@ def scan_passes(forebay, folder, rounds, measured):
     limits = ["--tables-gpu-bytes-max", "1GiB", "--tables-gpu-host-bytes-max", "1"]
     with tempfile.TemporaryDirectory() as data:
         server, client = server_of(forebay, folder, data, *limits)
-        settings(client, "gpu = on", "compile = wait", "strict = on")
+        set_all(client, "gpu = on", "compile = wait", "strict = on")
         times, wanted = timed(lambda: client.execute(query).fetchall(), 1)
         measured("forebay, GPU, from Parquet", "client_ms", times)
         files = column_files(data)
@@ -158,7 +147,7 @@ def scan_passes(forebay, folder, rounds, measured):
             raw, rate = max(before, raw_rate(files)), float(found[1]) / float(found[4])
             for name, value in (("gb_s", rate), ("raw_gb_s", raw), ("part_of_raw", rate / raw), ("client_ms", times[0])):
                 figures[name].append(value)
-        stopped(server, client)
+        stop(server, client)
     print(f"# {plan}"[:3000], file=sys.stderr)
     for name, values in figures.items():
         measured(f"forebay, GPU, {found[2]}", name, values)
@@ -173,11 +162,11 @@ def tpch_cold(forebay, folder, rounds, measured):
             for gpu in ("on", "auto"):
                 with tempfile.TemporaryDirectory() as data:
                     server, client = server_of(forebay, folder, data)
-                    settings(client, f"gpu = {gpu}")
+                    set_all(client, f"gpu = {gpu}")
                     evict(folder)
                     took, answers[gpu] = timed(lambda: client.execute(query).fetchall(), 1)
                     times.setdefault(f"forebay, gpu = {gpu}", []).extend(took)
-                    stopped(server, client)
+                    stop(server, client)
             evict(folder)
             took, answers["duck"] = timed(lambda: of_views(folder).execute(query).fetchall(), 1)
             times.setdefault(f"duckdb {duckdb.__version__}", []).extend(took)
@@ -194,8 +183,7 @@ def tpch_cold(forebay, folder, rounds, measured):
 
 
 def main(forebay, folder, rounds, case):
-    device = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"], capture_output=True,
-                            text=True, check=True).stdout.strip()
+    device = device_names()[0]
     fact = "lineitem" if case == "tpch-cold" else "lineorder"
     count = duckdb.execute(f"SELECT count(*) FROM '{folder}/{fact}.parquet'").fetchone()[0]
 

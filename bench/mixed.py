@@ -6,16 +6,13 @@ and then both. Every answer is compared: of SQL with that of the CPU, of counts 
 pymongo, and a GPU. Prints JSON lines as in `bench/record/`, and exits with 1 if an answer differs.
 """
 
-import json
 import multiprocessing
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import time
 
-import psycopg
 import pymongo
 
 import sql_gpu
@@ -78,8 +75,7 @@ def loop(client, answers, seconds):
 
 def main(forebay, folder, seconds="15", clients="16", documents="1000000"):
     seconds, clients, documents = float(seconds), int(clients), int(documents)
-    device = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"], capture_output=True,
-                            text=True, check=True).stdout.strip()
+    device = sql_gpu.device_names()[0]
     texts = comments(documents)
     counts = {pattern: sum(1 for it in texts if re.search(pattern, it)) for pattern in PATTERNS}
     with tempfile.TemporaryDirectory() as data:
@@ -96,8 +92,7 @@ def main(forebay, folder, seconds="15", clients="16", documents="1000000"):
             query = query.strip().rstrip(";")
             client.execute("SET forebay.gpu = off")
             answers[query] = client.execute(query).fetchall()
-            for setting in ("gpu = on", "compile = wait", "strict = on"):
-                client.execute(f"SET forebay.{setting}")
+            sql_gpu.set_all(client, *sql_gpu.SETTINGS)
             client.execute(query).fetchall()
         rates = {}
         for round_ in range(3):
@@ -114,9 +109,7 @@ def main(forebay, folder, seconds="15", clients="16", documents="1000000"):
             parts = [beside / alone for beside, alone in zip(rates[f"{name} beside {other}"], rates[f"{name} alone"])]
             sql_gpu.line("mixed", f"forebay, GPU, {clients} clients of {documents} documents", f"{name.lower()}_part_of_alone",
                          parts, documents, device)
-        client.close()
-        server.stdin.close()
-        server.wait(30)
+        sql_gpu.stop(server, client)
     return 0
 
 

@@ -9,13 +9,12 @@ memory. Exits with 1 if answers differ.
 
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 
 import duckdb
 
-from sql_gpu import are_alike, device_times, line, server_of, timed
+from sql_gpu import SETTINGS, are_alike, device_names, device_times, line, server_of, set_all, stop, timed
 
 QUERIES = {
     "inner": "SELECT count(*), sum(v), sum(w), sum(v * w) FROM l JOIN r ON l.k = r.k",
@@ -37,8 +36,7 @@ def write(folder, count):
 
 
 def main(forebay, folder, rounds, count, *sizes):
-    device = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"], capture_output=True,
-                            text=True, check=True).stdout.strip()
+    device = device_names()[0]
     folder, rounds, count = pathlib.Path(folder), int(rounds), int(count)
     write(folder, count)
     duck = duckdb.connect()
@@ -55,8 +53,7 @@ def main(forebay, folder, rounds, count, *sizes):
             settings = ["--tables-gpu-disk-bytes-max", "0", "--tables-gpu-host-bytes-max", "48GiB"]
             settings += ["--tables-gpu-bytes-max", gpu_bytes, "--memory-bytes-max", "100GiB"]
             server, client = server_of(forebay, str(folder), data, *settings)
-            for setting in ("gpu = on", "compile = wait", "strict = on"):
-                client.execute(f"SET forebay.{setting}")
+            set_all(client, *SETTINGS)
             for name, query in QUERIES.items():
                 # Loads the columns and compiles the kernels.
                 timed(lambda query=query: client.execute(query).fetchall(), 2)
@@ -67,9 +64,7 @@ def main(forebay, folder, rounds, count, *sizes):
                 print(f"# {engine}, {name}:", *re.findall(r"ran there: .*", plan), file=sys.stderr, flush=True)
                 if not are_alike(answer, wanted[name]):
                     wrong.append((engine, name))
-            client.close()
-            server.stdin.close()
-            server.wait(60)
+            stop(server, client)
     if wrong:
         print(f"# answers differ: {wrong}", file=sys.stderr)
     return int(bool(wrong))

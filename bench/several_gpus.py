@@ -9,12 +9,11 @@ or if a query of SSB does not run on all GPUs.
 
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
-from sql_gpu import SSB, device_times, line, server_of, timed, tpch_queries
+from sql_gpu import SSB, device_names, device_times, line, server_of, set_all, stop, timed, tpch_queries
 
 
 TPCH = {f"tpch {number}": query for number, query in tpch_queries.QUERIES.items()}
@@ -30,8 +29,7 @@ def measure(forebay, folder, rounds, gpus, device):
         server, client = server_of(forebay, folder, data, "--tables-gpu-disk-bytes-max", "0", devices=devices)
         is_ssb = (pathlib.Path(folder) / "lineorder.parquet").exists()
         fact, queries, name = ("lineorder", SSB, "ssb, 13 queries") if is_ssb else ("lineitem", TPCH, "tpch, 22 queries")
-        for setting in ("gpu = on", "compile = wait", f"strict = {'on' if is_ssb else 'off'}"):
-            client.execute(f"SET forebay.{setting}")
+        set_all(client, "gpu = on", "compile = wait", f"strict = {'on' if is_ssb else 'off'}")
         count = client.execute(f"SELECT count(*) FROM {fact}").fetchone()[0]
         for case, query in queries.items():
             query = query.strip().rstrip(";")
@@ -55,17 +53,14 @@ def measure(forebay, folder, rounds, gpus, device):
             line(f"{name}, total", engine, metric, totals, count, device)
             if is_ssb:
                 of_ssb[engine, metric] = count, totals
-        client.close()
-        server.stdin.close()
-        server.wait(30)
+        stop(server, client)
     return answers, are_on_all, of_ssb
 
 
 def main(forebay, folder, rounds="9", gpus="2"):
-    names = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True,
-                           check=True).stdout.split("\n")
-    device = f"{gpus} x {names[0]}"
-    on_one, _, sums_of_one = measure(forebay, folder, int(rounds), 1, names[0])
+    name = device_names()[0]
+    device = f"{gpus} x {name}"
+    on_one, _, sums_of_one = measure(forebay, folder, int(rounds), 1, name)
     on_all, are_on_all, sums_of_all = measure(forebay, folder, int(rounds), int(gpus), device)
     if gpus == "2":
         for ((engine, metric), (count, one)), (of_two, (_, two)) in zip(sums_of_one.items(), sums_of_all.items()):

@@ -230,6 +230,23 @@ def server_of(forebay, folder, data, *settings, with_documents=False, devices="c
     sys.exit("the server did not start")
 
 
+def stop(server, client):
+    client.close()
+    server.stdin.close()
+    server.wait(60)
+
+
+def set_all(client, *settings):
+    for setting in settings:
+        client.execute(f"SET forebay.{setting}")
+
+
+def device_names():
+    """Returns the names of all GPUs."""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def device_times(client, query, rounds):
     """Returns the milliseconds of the kernels in each round."""
     times = []
@@ -428,8 +445,7 @@ def cancels(forebay, folder, rounds, device):
         query = query.strip()
         with tempfile.TemporaryDirectory() as data:
             server, client = server_of(forebay, folder, data, *settings, "--tables-gpu-disk-bytes-max", "0")
-            for setting in SETTINGS:
-                client.execute(f"SET forebay.{setting}")
+            set_all(client, *SETTINGS)
             for text in (query, SMALL["small"]):
                 client.execute(text).fetchall()
             plan = "\n".join(str(it) for row in client.execute("EXPLAIN ANALYZE " + query) for it in row)
@@ -444,9 +460,7 @@ def cancels(forebay, folder, rounds, device):
             for how in ("cancel request", "statement_timeout", "closed socket"):
                 seconds = max(round(statistics.median(times) / 3), 1) / 1e3
                 measured(how, "idle_after_ms", [idle_after_ms(client, query, how, seconds) for _ in range(rounds)])
-            client.close()
-            server.stdin.close()
-            server.wait(30)
+            stop(server, client)
 
 
 def tpch_hot(client, duck, measured, rounds):
@@ -472,8 +486,7 @@ def tpch_hot(client, duck, measured, rounds):
 
 def main(forebay, folder, rounds="15", *cases):
     rounds = int(rounds)
-    device = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"], capture_output=True,
-                            text=True, check=True).stdout.strip()
+    device = device_names()[0]
     is_ssb = (pathlib.Path(folder) / "lineorder.parquet").exists()
     fact, queries = ("lineorder", SSB) if is_ssb else ("lineitem", TPCH | SMALL)
     tables = [fact, "customer", "supplier", "part", "date"] if is_ssb else [fact]
@@ -523,8 +536,7 @@ def main(forebay, folder, rounds="15", *cases):
             duck.execute(f"CREATE TABLE {table} AS SELECT {columns} FROM '{folder}/{table}.parquet'")
         print(f"# DuckDB read its tables in {time.perf_counter() - began:.1f} s", file=sys.stderr)
         count = duck.execute(f"SELECT count(*) FROM {fact}").fetchone()[0]
-        for setting in SETTINGS:
-            client.execute(f"SET forebay.{setting}")
+        set_all(client, *SETTINGS)
 
         def measured(case, engine, metric, values):
             line(case, engine, metric, values, 1_000_000 if case in SMALL else count, device)
@@ -576,9 +588,7 @@ def main(forebay, folder, rounds="15", *cases):
                 if is_hot:
                     means = [statistics.geometric_mean(column) for column in zip(*of_queries)]
                     line(f"{name}, geometric mean", engine, metric, means, count, device)
-        client.close()
-        server.stdin.close()
-        server.wait(30)
+        stop(server, client)
     return int(failed)
 
 

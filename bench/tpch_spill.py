@@ -11,14 +11,13 @@ import pathlib
 import pickle
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 import duckdb
 
-from sql_gpu import are_alike, line, rows, server_of, timed, tpch_queries
+from sql_gpu import are_alike, device_names, line, rows, server_of, set_all, stop, timed, tpch_queries
 
 TABLES = ["customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier"]
 MEGABYTES = {"device_mb": "MB on the device", "host_mb": "MB on the host", "disk_mb": "MB read from disk"}
@@ -57,8 +56,7 @@ def measure(client, query, rounds):
 
 
 def main(forebay, folder, rounds, host_bytes, *kinds):
-    device = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"], capture_output=True,
-                            text=True, check=True).stdout.strip()
+    device = device_names()[0]
     wanted, count = wanted_of(folder)
     wrong = []
     for gpu_bytes in kinds:
@@ -69,8 +67,7 @@ def main(forebay, folder, rounds, host_bytes, *kinds):
             settings = ["--tables-gpu-disk-bytes-max", "0", "--tables-gpu-host-bytes-max", host_bytes]
             settings += ["--tables-gpu-bytes-max", gpu_bytes, "--memory-bytes-max", "100GiB"]
             server, client = server_of(forebay, folder, data, *settings)
-            for setting in ("gpu = on", "compile = wait"):
-                client.execute(f"SET forebay.{setting}")
+            set_all(client, "gpu = on", "compile = wait")
             for number, query in tpch_queries.QUERIES.items():
                 query = query.strip().rstrip(";")
                 first, _ = timed(lambda: client.execute(query).fetchall(), 1)
@@ -86,9 +83,7 @@ def main(forebay, folder, rounds, host_bytes, *kinds):
                 if not are_alike(answer, wanted[number]):
                     wrong.append((engine, number))
             line("tpch-spill, 22 queries, total", engine, "client_ms", [total], count, device)
-            client.close()
-            server.stdin.close()
-            server.wait(60)
+            stop(server, client)
     if wrong:
         print(f"# answers differ: {wrong}", file=sys.stderr)
     return int(bool(wrong))
