@@ -15,6 +15,7 @@ use crate::order::Order;
 use crate::program::Total;
 use crate::ranks::Selected;
 use crate::reason::Reason;
+use crate::result::Found;
 use crate::selection::counts;
 use crate::slice::{DISK_SLICES_MAX, SLICES_MAX};
 use crate::spread::Spread;
@@ -101,6 +102,38 @@ impl Work {
         Ok(self.columns.engines[device].run(launch))
     }
 
+    /// Returns the totals of all these groups.
+    pub(crate) async fn of_groups(
+        &self,
+        ready: &Ready,
+        groups: &Groups,
+        figures: &mut Figures,
+    ) -> Result<Found> {
+        if ready.needs_launches() {
+            let with = (&*self.columns, ready.spread.devices[0], figures.used);
+            let totals = InMemory::new(&ready.compiled, groups, with)?;
+            let added = self.in_launches(ready, groups, &totals, |_| (), figures);
+            let ran = added.await?;
+            let bytes = totals.bytes as usize;
+            if bytes > RESULTS_BYTES_MAX {
+                return Err(Reason::no_room(format!("{bytes} bytes of groups")));
+            }
+            figures.held.try_grow(4 * bytes).map_err(Reason::of)?;
+            let engine = self.columns.engine_of(&totals.memory);
+            let words = engine.read(&totals.memory, totals.bytes).await?;
+            return Ok(Found {
+                ran: ran.with_results(&words),
+                selected: None,
+            });
+        }
+        let launches = ready.launches(groups, &[], self.options.waits)?;
+        let ran = self.run_all(&ready.spread, launches, figures).await?;
+        Ok(Found {
+            ran: together(groups.layout(&ready.compiled.totals), ran)?,
+            selected: None,
+        })
+    }
+
     /// Returns the groups in slices whose totals have room in memory of a device.
     pub(crate) fn slices(&self, ready: &Ready) -> VecDeque<Groups> {
         let compiled = &ready.compiled;
@@ -142,9 +175,9 @@ impl Work {
                     selecting.count(search.ranks, launch, count, &totals);
                 }
             };
-            let mut ran = match ready.rows().is_on_disk() {
+            let mut ran = match ready.needs_launches() {
                 true => {
-                    let added = self.in_passes(ready, &groups, &totals, counting, figures);
+                    let added = self.in_launches(ready, &groups, &totals, counting, figures);
                     added.await?
                 }
                 false => {
@@ -267,9 +300,27 @@ impl Work {
         }
     }
 
+    /// Adds the totals in memory of a device in several launches, pass by pass or turn by turn. `also` adds kernels
+    /// to the last one. Returns what that launch returned, or the one after which a table was full.
+    async fn in_launches(
+        &self,
+        ready: &Ready,
+        groups: &Groups,
+        totals: &InMemory,
+        also: impl FnMut(&mut Launch),
+        figures: &mut Figures,
+    ) -> Result<Ran> {
+        if !ready.has_turns() {
+            return self.in_passes(ready, groups, totals, also, figures).await;
+        }
+        let adds = Some((groups, totals));
+        let mut ran = self.in_turns(ready, adds, also, figures).await?;
+        ran.pop().ok_or_else(|| Reason::new("there is no turn"))
+    }
+
     /// Adds the totals in memory of a device, in as many passes as the columns of the rows need. `also` adds kernels
     /// to the launch of the last one. Returns what that launch returned, or the one after which a table was full.
-    pub(crate) async fn in_passes(
+    async fn in_passes(
         &self,
         ready: &Ready,
         groups: &Groups,
@@ -278,7 +329,8 @@ impl Work {
         figures: &mut Figures,
     ) -> Result<Ran> {
         let (compiled, source) = (&*ready.compiled, ready.compiled.kernel.of_source);
-        let of = (compiled, groups, &ready.joins[0]);
+        let joins = &ready.joins[0];
+        let of = (compiled, groups, joins, &*joins.turns);
         let device = totals.memory.device;
         let on = (&ready.spread, device);
         let rows = compiled.counting.rows(source, ready.rows().chunks()?);
@@ -324,6 +376,12 @@ impl Ready {
         (most / turns as u64).max(1)
     }
 
+    /// Returns whether totals are added in several launches: the rows are read pass by pass, or each turn of the
+    /// tables of joins is a launch.
+    fn needs_launches(&self) -> bool {
+        self.rows().is_on_disk() || self.has_turns()
+    }
+
     /// Returns whether several devices add the totals of many groups faster than one that reads the rows of the others:
     /// whether the totals that the first reads of the others are fewer bytes than half of the rows.
     pub(crate) fn is_worth_merging(&self) -> bool {
@@ -346,7 +404,7 @@ impl Ready {
     ) -> Result<Vec<Launch>> {
         let devices = self.spread.devices.iter().zip(&self.joins).enumerate();
         let launches = devices.map(|(index, (device, joins))| {
-            let of = (&*self.compiled, groups, joins);
+            let of = (&*self.compiled, groups, joins, &*joins.turns);
             let totals = totals.get(index).copied();
             last(&self.resident, of, (&self.spread, *device), totals, waits)
         });

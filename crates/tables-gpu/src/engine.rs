@@ -217,6 +217,12 @@ impl Ran {
         self
     }
 
+    /// Returns the number of matches of joins that repeat rows, without the last ones of each thread.
+    pub(crate) fn matches(&self) -> u64 {
+        let counter = self.bytes[8..].first_chunk();
+        counter.map_or(0, |it| u64::from_le_bytes(*it))
+    }
+
     /// Returns whether a hash table of groups or a list had no room for all keys or rows, so that the results are
     /// incomplete.
     pub(crate) fn is_full(&self) -> bool {

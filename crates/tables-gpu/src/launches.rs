@@ -17,7 +17,7 @@ use crate::partitions::{Area, Partitions, Side};
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::selection::COUNTS_BYTES;
-use crate::slice::{HASH_PLACES, KeyColumn, SLICES_MAX, Slice};
+use crate::slice::{HASH_PLACES, KeyColumn, SLICES_MAX, Slice, Turn};
 use crate::source::{Build, Kernel};
 use crate::spread::Spread;
 
@@ -43,7 +43,7 @@ pub(crate) struct Joins {
     /// Number of slices of the table of each join.
     pub(crate) counts: Vec<u64>,
     /// The slices of all tables, for each time that they are made.
-    pub(crate) turns: Vec<Vec<Slice>>,
+    pub(crate) turns: Vec<Turn>,
     /// The rows that are divided by slices.
     pub(crate) partitions: Vec<Partitions>,
 }
@@ -94,7 +94,7 @@ fn elements_of(build: &Build, slices: u64) -> u64 {
 }
 
 /// Returns the number of places of a table, which slices are ranges of.
-fn places_of(build: &Build) -> u64 {
+pub(crate) fn places_of(build: &Build) -> u64 {
     match build.stored.is_hashed {
         true => HASH_PLACES,
         false => build.stored.elements,
@@ -102,8 +102,8 @@ fn places_of(build: &Build) -> u64 {
 }
 
 /// Returns the number of rows for which a slice of the table of a join that repeats rows has room: a quarter more than
-/// the mean, as keys are not evenly spread. A kernel that finds more names the table, and the query begins again with
-/// twice the skew.
+/// the mean, as keys are not evenly spread. A kernel that finds more names the table. The slice is then divided, and
+/// if it cannot be, the query begins again with twice the skew.
 pub(crate) fn rows_of(build: &Build, slices: u64) -> u64 {
     let (rows, places) = (build.stored.rows, places_of(build));
     if slices == 1 {
@@ -146,7 +146,7 @@ fn bytes_of(build: &Build, slices: u64) -> u64 {
 }
 
 /// Returns the index of the first join whose slices have the same rows as those of this one.
-fn first_alike(builds: &[Build], index: usize) -> usize {
+pub(crate) fn first_alike(builds: &[Build], index: usize) -> usize {
     let mut before = builds[..index].iter();
     let first = before.position(|it| builds[index].has_slices_of(it));
     first.unwrap_or(index)
@@ -190,11 +190,11 @@ fn counts_of(builds: &[Build], of_first: &[usize], room: u64) -> Result<(Vec<u64
 }
 
 /// Returns the slices of all tables, for each time that they are made: all combinations of those of the first tables.
-fn turns_of(builds: &[Build], of_first: &[usize], counts: &[u64]) -> Vec<Vec<Slice>> {
+fn turns_of(builds: &[Build], of_first: &[usize], counts: &[u64]) -> Vec<Turn> {
     let mut turns = vec![Vec::new()];
     for (index, build) in builds.iter().enumerate() {
         if of_first[index] < index {
-            let again = |turn: &mut Vec<Slice>| turn.push(turn[of_first[index]]);
+            let again = |turn: &mut Turn| turn.push(turn[of_first[index]]);
             turns.iter_mut().for_each(again);
             continue;
         }
@@ -304,17 +304,17 @@ impl Joins {
         Ok(launch)
     }
 
-    /// Returns the kernels that make the tables, one slice after the other.
+    /// Returns the kernels that make the slices of these turns, one turn after the other.
     ///
     /// # Errors
     /// If the columns of a file do not have the same rows.
-    pub(crate) fn made(&self, of: Of<'_>, waits: bool) -> Result<Launch> {
+    pub(crate) fn made(&self, of: Of<'_>, turns: &[Turn], waits: bool) -> Result<Launch> {
         let mut launch = Launch {
             results_bytes: of.1.mark_words * 4,
             memory: self.memory.iter().cloned().collect(),
             ..Launch::new(waits)
         };
-        for turn in &self.turns {
+        for turn in turns {
             self.make(&self.tables(of.1, turn), of, &mut launch, 0)?;
         }
         Ok(launch)
@@ -341,8 +341,9 @@ impl Joins {
         };
         let mut all = self.partitions.iter();
         let divided = all.find(|it| is_wanted(it.side))?;
-        let slice = turn[divided.side.join];
-        divided.slices.get((slice.first / slice.count) as usize)
+        // A part of a slice reads the rows of the whole slice.
+        let index = turn[divided.side.join].first / divided.places;
+        divided.slices.get(index as usize)
     }
 
     /// Adds the kernels that make tables to a launch. They write marks of keys to results from `marks_at` on.
@@ -469,14 +470,14 @@ impl InMemory {
     }
 }
 
-/// Returns the kernel that adds the totals of a device's rows, to memory of the device or to its results: once, or
-/// after each slice of the tables of joins.
+/// Returns the kernel that adds the totals of a device's rows, to memory of the device or to its results: after each
+/// of these turns of the tables of joins.
 ///
 /// # Errors
 /// If the columns of a file do not have the same rows.
 pub(crate) fn last(
     resident: &[Resident],
-    (compiled, groups, joins): (&Compiled, &Groups, &Joins),
+    (compiled, groups, joins, turns): (&Compiled, &Groups, &Joins, &[Turn]),
     (spread, device): (&Spread, usize),
     totals: Option<&InMemory>,
     waits: bool,
@@ -502,7 +503,7 @@ pub(crate) fn last(
     if is_sliced && compiled.mark_words > 0 {
         launch.results_bytes = marks_at + compiled.mark_words * 4;
     }
-    for turn in &joins.turns {
+    for turn in turns {
         let tables = joins.tables(compiled, turn);
         if is_sliced {
             joins.make(&tables, of, &mut launch, marks_at)?;

@@ -97,6 +97,7 @@ mod spread;
 mod tests;
 mod texts;
 mod times;
+mod turns;
 mod union;
 mod uses;
 mod value;

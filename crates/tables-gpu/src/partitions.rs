@@ -55,6 +55,8 @@ pub(crate) struct Side {
 #[derive(Debug)]
 pub(crate) struct Partitions {
     pub(crate) side: Side,
+    /// Number of places of a slice.
+    pub(crate) places: u64,
     pub(crate) slices: Vec<Resident>,
 }
 
@@ -580,7 +582,11 @@ impl Work {
         *count = layout.slices.max(*count);
         *bytes += layout.bytes();
         *host_bytes += if are_on_host { layout.bytes() } else { 0 };
-        Ok(Partitions { side, slices })
+        Ok(Partitions {
+            side,
+            places: ready.joins[0].turns[0][side.join].count,
+            slices,
+        })
     }
 
     /// Divides the rows batch by batch. Returns the memory of the host that each is in.

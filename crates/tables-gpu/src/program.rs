@@ -20,6 +20,7 @@ use crate::scanned::Scanned;
 use crate::selection::Selecting;
 use crate::skipped::Counting;
 use crate::source::{Ending, Kernel};
+use crate::turns::LastTurns;
 use crate::uses::CURSORS_MAX;
 use crate::variance::Distances;
 use crate::window::{Frame, Function as OfWindow, Window};
@@ -172,6 +173,8 @@ pub(crate) struct Compiled {
     pub(crate) counting: Counting,
     /// What the kernels of joins marked in the last run.
     pub(crate) last_marked: LastMarked,
+    /// The slices of tables of joins that the last run has divided.
+    pub(crate) last_turns: LastTurns,
 }
 
 /// The group of a row, in generated code.
@@ -289,6 +292,7 @@ impl Compiled {
             needed: Needed::default(),
             counting: Counting::default(),
             last_marked: LastMarked::default(),
+            last_turns: LastTurns::default(),
         })
     }
 

@@ -14,6 +14,9 @@ pub(crate) const DISK_SLICES_MAX: u64 = 4;
 /// Number of places of a hash table.
 pub(crate) const HASH_PLACES: u64 = 1 << 32;
 
+/// The slices of all tables of a kernel's joins that are made together.
+pub(crate) type Turn = Vec<Slice>;
+
 /// A range of places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slice {

@@ -26,7 +26,7 @@ use crate::fragment::{Fragment, Source};
 use crate::from_disk::FromDisk;
 use crate::giving_way::Need;
 use crate::groups::{Groups, Place, TOO_MANY_ROWS, listed_max};
-use crate::launches::{InMemory, Joins};
+use crate::launches::Joins;
 use crate::load::{load, load_plan};
 use crate::on_device::ToColumns;
 use crate::operator::GpuFragmentExec;
@@ -315,38 +315,6 @@ impl Work {
         self.of_groups(ready, &ready.groups, figures).await
     }
 
-    /// Returns the totals of all these groups.
-    pub(crate) async fn of_groups(
-        &self,
-        ready: &Ready,
-        groups: &Groups,
-        figures: &mut Figures,
-    ) -> Result<Found> {
-        if ready.rows().is_on_disk() {
-            let with = (&*self.columns, ready.spread.devices[0], figures.used);
-            let totals = InMemory::new(&ready.compiled, groups, with)?;
-            let added = self.in_passes(ready, groups, &totals, |_| (), figures);
-            let ran = added.await?;
-            let bytes = totals.bytes as usize;
-            if bytes > RESULTS_BYTES_MAX {
-                return Err(Reason::no_room(format!("{bytes} bytes of groups")));
-            }
-            figures.held.try_grow(4 * bytes).map_err(Reason::of)?;
-            let engine = self.columns.engine_of(&totals.memory);
-            let words = engine.read(&totals.memory, totals.bytes).await?;
-            return Ok(Found {
-                ran: ran.with_results(&words),
-                selected: None,
-            });
-        }
-        let launches = ready.launches(groups, &[], self.options.waits)?;
-        let ran = self.run_all(&ready.spread, launches, figures).await?;
-        Ok(Found {
-            ran: together(groups.layout(&ready.compiled.totals), ran)?,
-            selected: None,
-        })
-    }
-
     /// Returns the rows of the groups that are here.
     async fn returned(
         &self,
@@ -446,10 +414,15 @@ impl Work {
             ready.groups = Arc::new(compiled.groups(Some(&[]))?);
             return Ok(());
         }
+        if ready.has_turns() {
+            let marks = self.marked_in_turns(ready, figures).await?;
+            ready.groups = Arc::new(compiled.groups(Some(&marks))?);
+            return Ok(());
+        }
         let devices = ready.spread.devices.iter().zip(&ready.joins);
         let launches = devices.map(|(device, joins)| {
             let of = (&*ready.resident, &*compiled, *device);
-            joins.made(of, waits)
+            joins.made(of, &joins.turns, waits)
         });
         let mut launches = launches.collect::<Result<Vec<_>>>()?;
         let may_run = may_run && figures.table_slices == 1;

@@ -7,7 +7,9 @@ use super::data::Sizes;
 use super::devices::explained;
 use super::emulated::{self, Emulated};
 use super::random::compare_random;
-use super::slices::{IN_SLICES, OF_RANDOM_BYTES, REPEATED, SEARCHES, SKEWED_SEARCH, slices_of};
+use super::slices::{
+    IN_SLICES, OF_RANDOM_BYTES, REPEATED, SEARCHES, SKEWED_SEARCH, of_keys, slices_of,
+};
 use super::{Fixture, compile_those};
 use crate::engine::CANCELLED;
 use crate::partitions::WAIT_FOR_ROOM;
@@ -147,10 +149,29 @@ async fn rows_are_divided_by_the_slices_of_tables() {
     let query = "SELECT v, score FROM w JOIN x ON w.k = x.k LIMIT 5";
     let plan = explained(&fixture, query).await;
     assert!(plan.contains(", 400 rows in "), "{plan}");
-    // A slice with too many rows is found when they are counted. Each attempt would have five launches.
+    // A slice with too many rows is found when they are counted. Each attempt would have four launches for the
+    // division, and one for each of three slices.
     compare_divided(&fixture, &[(SKEWED_SEARCH, 300)], " MB, by ").await;
     let (plan, launches) = launched((&fixture, &emulated), SKEWED_SEARCH).await;
     assert!((6..10).contains(&launches), "{launches}: {plan}");
+}
+
+/// The rows that are stored have a join of their own, so that only the others are divided.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parts_of_a_slice_read_the_partition_of_the_slice() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    let fixture = fixture(&emulated).await;
+    of_keys(&fixture).await;
+    let query = "SELECT count(*), sum(n.score), sum(v) FROM w
+        JOIN (SELECT s.near, x.score FROM s JOIN x ON s.id = x.k) AS n ON w.k = n.near";
+    compare_divided(&fixture, &[(query, 2800)], " partitions of ").await;
+    let plan = explained(&fixture, query).await;
+    let slices = slices_of(&plan, "tables of joins").expect("slices");
+    let is_divided = plan.contains(&format!(" rows in {slices} partitions of "));
+    assert!(!is_divided, "{plan}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

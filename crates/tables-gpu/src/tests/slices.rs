@@ -181,6 +181,17 @@ const SKEWED: &str = "SELECT count(*), sum(v) FROM t
 pub(super) const SKEWED_SEARCH: &str = "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM
     (SELECT CASE WHEN v < 7 THEN 2 ELSE k END AS n, v FROM m) AS s WHERE s.n = a AND v > quantity - 9)";
 
+/// Queries with joins by the keys of `s`, whose tables take the same room: more than [`OF_KEYS_BYTES`] as a whole.
+const OF_KEYS: &[&str] = &[
+    "SELECT count(*), sum(v), max(quantity * v) FROM t JOIN s ON a = near",
+    "SELECT flag, count(*), count(a), sum(b), sum(v) FROM t LEFT JOIN s ON a = near AND quantity < v * 4 GROUP BY flag",
+    // Kernels mark the keys of the groups before.
+    "SELECT v, count(*), sum(b) FROM t JOIN s ON a = near GROUP BY v",
+    "SELECT a, v, b FROM t JOIN s ON a = near WHERE quantity = 7",
+    "SELECT count(*), count(a), sum(b) FROM t WHERE NOT EXISTS (SELECT 1 FROM s WHERE near = a AND v * 5 > quantity)",
+];
+const OF_KEYS_BYTES: u64 = 2000;
+
 /// Returns the number of slices of tables or groups that `EXPLAIN ANALYZE` prints; `None` if they are whole.
 pub(super) fn slices_of(plan: &str, of: &str) -> Option<u64> {
     let of = format!("{of} of ");
@@ -233,6 +244,52 @@ async fn tables_and_groups_without_room_are_made_in_slices() {
         fixture.compare(&joins::QUERIES[..30]).await;
     }
     compile_those(&emulated, |it| it.source.contains("kIsSliced = true"));
+}
+
+/// Creates a table `s` of 512 rows with keys from 0 to 63. In `even`, each key has eight rows. In `near`, the first
+/// eight keys have most of the rows. `id` numbers the rows.
+pub(super) async fn of_keys(fixture: &Fixture) {
+    let copy = "COPY (SELECT CAST(value AS INT) AS id, value % 7 AS v, CAST(value % 64 AS INT) AS even,
+        CAST(CASE WHEN value < 448 THEN value % 8 ELSE value % 64 END AS INT) AS near FROM generate_series(0, 511)) TO";
+    let path = fixture._folder.path().join("s/0.parquet");
+    fixture.copy(&format!("{copy} '{}'", path.display())).await;
+    fixture.register("s").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slice_with_too_many_rows_is_divided_while_the_query_runs() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    let fixture = Fixture::new(emulated::devices(&emulated, 1), SIZES).await;
+    of_keys(&fixture).await;
+    let room = &fixture.columns.tables_bytes_max;
+    room.store(OF_KEYS_BYTES, Ordering::Relaxed);
+    for query in OF_KEYS {
+        let even = query.replace("near", "even");
+        fixture.compare([query, &&*even]).await;
+        let slices = [
+            explained(&fixture, &even).await,
+            explained(&fixture, query).await,
+        ];
+        let [whole, divided] = slices.each_ref().map(|it| slices_of(it, "tables of joins"));
+        assert!(whole > Some(1) && divided > whole, "{query}: {slices:?}");
+    }
+    // The first attempt finds that rows repeat. The second one has a launch for each slice, to mark keys and to add
+    // totals, and one for each slice that it divides. Another attempt would have more.
+    for (query, passes) in [(OF_KEYS[0], 1), (OF_KEYS[2], 2)] {
+        let even = query.replace("near", "even");
+        let mut whole = None;
+        for query in [&*even, query] {
+            let before = emulated.launches.load(Ordering::Relaxed);
+            let plan = explained(&fixture, query).await;
+            let launches = emulated.launches.load(Ordering::Relaxed) - before;
+            let slices = slices_of(&plan, "tables of joins").expect("slices");
+            let divisions = slices - *whole.get_or_insert(slices);
+            assert_eq!(launches, 1 + passes * slices + divisions, "{query}: {plan}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
