@@ -77,7 +77,7 @@ def main(forebay, folder, rounds, host_bytes, *kinds):
                 ms, by_bus = statistics.median(found["client_ms"]), statistics.median(found["host_mb"]) / BUS
                 total += ms
                 print(f"# {engine}, query {number}: first {first[0]:.0f} ms, then {ms:.1f} ms, by the bus {by_bus:.1f} ms",
-                      *re.findall(r"[a-z ]+ of [\d.]+ MB in \d+ slices", plan), file=sys.stderr, flush=True)
+                      *re.findall(r"[a-z ]+ of [\d.]+ MB in [\d x]+ slices", plan), file=sys.stderr, flush=True)
                 for reason in re.findall(r"ran on the CPU: .*|OnCpuExec.*", plan):
                     print("#", reason, file=sys.stderr)
                 if not are_alike(answer, wanted[number]):

@@ -230,6 +230,8 @@ pub(crate) struct Columns {
     pub(crate) bringing: tokio::sync::Mutex<()>,
     /// Maximum bytes of the tables of joins of a query, and of its totals.
     pub(crate) tables_bytes_max: AtomicU64,
+    /// Minimum number of slices of each table of a join that has as many places, even if it has room. Tests set it.
+    pub(crate) slices_min: AtomicU64,
     /// Whether rows are divided by slices whenever they can be, even if that takes longer. Tests set it.
     pub(crate) always_divides: AtomicBool,
     /// The bytes of the last divided rows for which memory of the host had no room, and when that was.
@@ -264,6 +266,7 @@ impl Columns {
             unawaited: Arc::default(),
             bringing: tokio::sync::Mutex::default(),
             tables_bytes_max: AtomicU64::new(u64::MAX),
+            slices_min: AtomicU64::new(1),
             always_divides: AtomicBool::new(false),
             refused_partitions: Mutex::default(),
         })

@@ -38,8 +38,10 @@ pub(crate) struct Figures {
     /// Bytes of the tables of joins if they were whole, and of the totals of all slices of the groups.
     pub(crate) table_bytes: u64,
     pub(crate) group_bytes: u64,
-    /// Number of times that tables of joins were made, and of slices of the groups.
-    pub(crate) table_slices: usize,
+    /// Number of slices of each table of a join, in all combinations of which they were made; or of all combinations,
+    /// if some slices were divided.
+    pub(crate) table_slices: Vec<u64>,
+    /// Number of slices of the groups.
     pub(crate) group_slices: usize,
     pub(crate) divided: Divided,
     /// Bytes of these columns, without chunks that are skipped.
@@ -66,7 +68,7 @@ impl Figures {
             rows: 0,
             table_bytes: 0,
             group_bytes: 0,
-            table_slices: 1,
+            table_slices: Vec::new(),
             group_slices: 0,
             divided: Divided::default(),
             bytes: Bytes::default(),
@@ -136,14 +138,16 @@ impl Figures {
             text += &format!(", texts searched in {:.3} ms", ms(self.searched));
         }
         for (bytes, slices, of) in [
-            (self.table_bytes, self.table_slices, "tables of joins"),
-            (self.group_bytes, self.group_slices, "groups"),
+            (self.table_bytes, &*self.table_slices, "tables of joins"),
+            (self.group_bytes, &[self.group_slices as u64][..], "groups"),
         ] {
-            if slices > 1 || bytes > 0 && self.table_bytes > 0 {
+            let is_sliced = slices.iter().product::<u64>() > 1;
+            if is_sliced || bytes > 0 && self.table_bytes > 0 {
                 text += &format!(", {of} of {:.1} MB", megabytes(bytes));
             }
-            if slices > 1 {
-                text += &format!(" in {slices} slices");
+            if is_sliced {
+                let slices: Vec<_> = slices.iter().map(u64::to_string).collect();
+                text += &format!(" in {} slices", slices.join(" x "));
             }
         }
         if self.divided.count > 0 {

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use forebay_device::cuda::Program;
 
@@ -42,6 +43,8 @@ pub(crate) struct Joins {
     whole_bytes: u64,
     /// Number of slices of the table of each join.
     pub(crate) counts: Vec<u64>,
+    /// The same without tables that are made together with one before: the turns are the product.
+    factors: Vec<u64>,
     /// The slices of all tables, for each time that they are made.
     pub(crate) turns: Vec<Turn>,
     /// The rows that are divided by slices.
@@ -56,6 +59,7 @@ impl Default for Joins {
             bytes: 0,
             whole_bytes: 0,
             counts: Vec::new(),
+            factors: Vec::new(),
             turns: vec![Vec::new()],
             partitions: Vec::new(),
         }
@@ -153,9 +157,16 @@ pub(crate) fn first_alike(builds: &[Build], index: usize) -> usize {
 }
 
 /// Returns the number of slices of each table, and the bytes of one of each together, for which there is room. Tables
-/// whose slices have the same rows, of which `of_first` has the first one, have the same number.
-fn counts_of(builds: &[Build], of_first: &[usize], room: u64) -> Result<(Vec<u64>, u64)> {
-    let mut counts = vec![1; builds.len()];
+/// with enough places have at least `least` slices. Tables whose slices have the same rows, of which `of_first` has
+/// the first one, have the same number.
+fn counts_of(
+    builds: &[Build],
+    of_first: &[usize],
+    (least, room): (u64, u64),
+) -> Result<(Vec<u64>, u64)> {
+    let counts = builds.iter();
+    let counts = counts.map(|it| least.clamp(1, places_of(it).max(1)));
+    let mut counts: Vec<u64> = counts.collect();
     loop {
         let mut of_firsts = vec![0_u64; builds.len()];
         for (index, first) in of_first.iter().enumerate() {
@@ -223,7 +234,11 @@ impl Joins {
         let of_first: Vec<usize> = (0..builds.len())
             .map(|index| first_alike(builds, index))
             .collect();
-        let (counts, bytes) = counts_of(builds, &of_first, columns.room_of_tables(device))?;
+        let least = columns.slices_min.load(Ordering::Relaxed);
+        let room = columns.room_of_tables(device);
+        let (counts, bytes) = counts_of(builds, &of_first, (least, room))?;
+        let firsts = (0..builds.len()).filter(|index| of_first[*index] == *index);
+        let factors = firsts.map(|index| counts[index]).collect();
         let turns = turns_of(builds, &of_first, &counts);
         let whole = builds.iter().map(|it| bytes_of(it, 1));
         Ok(Joins {
@@ -231,6 +246,7 @@ impl Joins {
             bytes,
             whole_bytes: whole.fold(0, u64::saturating_add),
             counts,
+            factors,
             turns,
             partitions: Vec::new(),
         })
@@ -422,6 +438,12 @@ impl<'a> Table<'a> {
         launch.kernels.push(kernel);
         Ok(())
     }
+}
+
+/// Returns the number of slices of each table, on the device that has most. Those that are made together count once.
+pub(crate) fn factors(joins: &[Joins]) -> Vec<u64> {
+    let most = joins.iter().max_by_key(|it| it.turns());
+    most.map(|it| it.factors.clone()).unwrap_or_default()
 }
 
 /// Totals in memory of the engine. Before them are the keys of a hash table, or the counter of a list.

@@ -106,7 +106,9 @@ impl Work {
                 break;
             }
         }
-        figures.table_slices = turns.len();
+        if turns.len() > joins.turns() {
+            figures.table_slices = vec![turns.len() as u64];
+        }
         Ok(ran)
     }
 

@@ -26,7 +26,7 @@ use crate::fragment::{Fragment, Source};
 use crate::from_disk::FromDisk;
 use crate::giving_way::Need;
 use crate::groups::{Groups, Place, TOO_MANY_ROWS, listed_max};
-use crate::launches::Joins;
+use crate::launches::{Joins, factors};
 use crate::load::{load, load_plan};
 use crate::on_device::ToColumns;
 use crate::operator::GpuFragmentExec;
@@ -403,7 +403,7 @@ impl Work {
         let devices = ready.spread.devices.iter();
         let joins = devices.map(|device| Joins::new(&compiled, (&*self.columns, *device, used)));
         ready.joins = joins.collect::<Result<_>>()?;
-        figures.table_slices = ready.joins.iter().map(Joins::turns).max().unwrap_or(1);
+        figures.table_slices = factors(&ready.joins);
         figures.table_bytes = ready.joins.first().map_or(0, Joins::whole_bytes);
         if may_run {
             self.divide(ready, figures).await?;
@@ -425,7 +425,7 @@ impl Work {
             joins.made(of, &joins.turns, waits)
         });
         let mut launches = launches.collect::<Result<Vec<_>>>()?;
-        let may_run = may_run && figures.table_slices == 1;
+        let may_run = may_run && ready.joins.iter().all(|it| it.turns() == 1);
         let marked = match compiled.mark_words {
             0 => Some((Arc::default(), Arc::new(compiled.groups(Some(&[]))?))),
             _ => compiled.last_marked.get(),

@@ -31,6 +31,7 @@ mod repeats;
 mod sessions;
 mod shares;
 mod slices;
+mod spilled;
 mod sqllogictest;
 mod texts;
 mod times;

@@ -1,5 +1,10 @@
 //! Random queries.
+//!
+//! Of the environment: `FOREBAY_GPU_SEED` and `FOREBAY_GPU_QUERIES` are the first seed and the number of seeds,
+//! `FOREBAY_GPU_CONSTANTS` how often each query runs again with other constants, `FOREBAY_GPU_ROWS` the rows of `t`
+//! on a GPU, and `FOREBAY_GPU_ROOM` the bytes that tables of joins may take, and totals as many.
 
+use std::ops::{Add, Range};
 use std::sync::atomic::Ordering;
 
 use datafusion::common::runtime::SpawnedTask;
@@ -8,6 +13,7 @@ use fastrand::Rng;
 use futures_util::StreamExt;
 
 use super::floats::are_alike;
+use super::slices::slices_of_tables;
 use super::{Fixture, has_operator, of_all_threads};
 use crate::placement::NO_ROOM;
 
@@ -126,7 +132,7 @@ const JOINS: &[(&str, &[&str], &[&str])] = &[
     ),
 ];
 /// Conditions on `t`.
-const CONDITIONS: &[&str] = &[
+pub(super) const CONDITIONS: &[&str] = &[
     "a > 3",
     "a < 9",
     "b > 0",
@@ -196,7 +202,7 @@ const CONDITIONS: &[&str] = &[
     "name NOT IN (SELECT label FROM d WHERE odd > 9 AND label <> 'x')",
     "name IN (SELECT label FROM d WHERE odd > 3)",
 ];
-const KEYS: &[&str] = &[
+pub(super) const KEYS: &[&str] = &[
     "flag",
     "name",
     "a",
@@ -353,19 +359,32 @@ fn query(random: &mut Rng) -> String {
         (0..4).for_each(|_| conditions.extend(more));
         (0..3).for_each(|_| keys.extend(more_keys));
     }
+    of_rows(random, (from, ""), (&conditions, &keys))
+}
+
+/// Returns a random query of groups, or of rows: of `t` and this join, if there is one, with the required condition,
+/// some of the others, and some of the keys.
+pub(super) fn of_rows(
+    random: &mut Rng,
+    (from, required): (&str, &str),
+    (conditions, keys): (&[&str], &[&str]),
+) -> String {
     let pick = |random: &mut Rng, from: &[&str], count: usize| -> Vec<String> {
         let picked = (0..count).map(|_| random.choice(from).expect("one").to_string());
         picked.collect()
     };
     let is_list = random.u8(..4) == 0;
     let count = random.usize(..3) + usize::from(is_list);
-    let mut keys = pick(random, &keys, count);
+    let mut keys = pick(random, keys, count);
     keys.dedup();
     let count = if is_list { 0 } else { random.usize(1..4) };
     let aggregates = pick(random, AGGREGATES, count);
     let mut filters = Vec::new();
+    if !required.is_empty() {
+        filters.push(format!("({required})"));
+    }
     for _ in 0..random.u8(..4) {
-        let mut alternatives = pick(random, &conditions, 1);
+        let mut alternatives = pick(random, conditions, 1);
         // Subqueries within alternatives are other plans.
         if !alternatives[0].contains("SELECT") && random.u8(..4) == 0 {
             let second = pick(random, &CONDITIONS[..20], 1).remove(0);
@@ -449,54 +468,109 @@ pub(super) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Runs random queries with the engine and without, from the seed `FOREBAY_GPU_SEED` on: as many as
-/// `FOREBAY_GPU_QUERIES` tells, each with as many other constants as `FOREBAY_GPU_CONSTANTS` tells. A thread runs one
-/// query at a time. `FOREBAY_GPU_ROOM` are the bytes that tables of joins may take, and totals as many: some queries
-/// must then be computed in slices, and if the seed is odd, rows are divided whenever they can be. Returns the number
-/// of queries with slices, and of those with divided rows.
-pub(super) async fn compare_random(fixture: &Fixture, count: u64) -> [u64; 2] {
+/// What computed random queries: numbers of queries.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Compared {
+    pub(super) all: u64,
+    on_engine: u64,
+    /// Those with tables or groups in slices, and with divided rows.
+    pub(super) in_slices: u64,
+    pub(super) divided: u64,
+    /// Those with tables of joins on the engine, and those of them of which each table is in slices.
+    pub(super) joined: u64,
+    pub(super) spilled: u64,
+}
+
+impl Add for Compared {
+    type Output = Compared;
+
+    fn add(self, other: Compared) -> Compared {
+        Compared {
+            all: self.all + other.all,
+            on_engine: self.on_engine + other.on_engine,
+            in_slices: self.in_slices + other.in_slices,
+            divided: self.divided + other.divided,
+            joined: self.joined + other.joined,
+            spilled: self.spilled + other.spilled,
+        }
+    }
+}
+
+/// Returns the seeds of random queries: this many, unless the environment tells how many.
+pub(super) fn seeds(count: u64) -> Range<u64> {
     let count = number("FOREBAY_GPU_QUERIES").unwrap_or(count);
     let first = number("FOREBAY_GPU_SEED").unwrap_or(30);
-    let constants = number("FOREBAY_GPU_CONSTANTS").unwrap_or(1);
+    first..first + count
+}
+
+/// Sets the bytes that tables of joins may take to `FOREBAY_GPU_ROOM`. Returns whether the environment has it.
+pub(super) fn set_room(fixture: &Fixture) -> bool {
     let room = number("FOREBAY_GPU_ROOM");
     if let Some(bytes) = room {
         let most = &fixture.columns.tables_bytes_max;
         most.store(bytes, Ordering::Relaxed);
-        let divides = &fixture.columns.always_divides;
-        divides.store(first % 2 == 1, Ordering::Relaxed);
     }
-    let compared = (first..first + count).map(|seed| {
+    room.is_some()
+}
+
+/// Runs random queries with the engine and without. With `FOREBAY_GPU_ROOM`, some must be computed in slices, and if
+/// the seed is odd, rows are divided whenever they can be.
+pub(super) async fn compare_random(fixture: &Fixture, count: u64) -> Compared {
+    let seeds = seeds(count);
+    let is_set = set_room(fixture);
+    if is_set {
+        let divides = &fixture.columns.always_divides;
+        divides.store(seeds.start % 2 == 1, Ordering::Relaxed);
+    }
+    let found = compare(fixture, seeds, |_, random| query(random)).await;
+    assert!(found.on_engine * 2 > found.all);
+    assert!(!is_set || found.in_slices > 0);
+    found
+}
+
+/// Runs the queries of these seeds with the engine and without, each also with other constants. A thread runs one
+/// query at a time.
+pub(super) async fn compare(
+    fixture: &Fixture,
+    seeds: impl Iterator<Item = u64>,
+    write: fn(u64, &mut Rng) -> String,
+) -> Compared {
+    let constants = number("FOREBAY_GPU_CONSTANTS").unwrap_or(1);
+    let compared = seeds.map(|seed| {
         let fixture = fixture.clone();
         SpawnedTask::spawn(async move {
-            let mut random = fastrand::Rng::with_seed(seed);
-            let query = query(&mut random);
-            let mut counts = compare_one(&fixture, seed, &query).await;
+            let mut random = Rng::with_seed(seed);
+            let query = write(seed, &mut random);
+            let mut found = compare_one(&fixture, seed, &query).await;
             for _ in 0..constants {
                 let query = with_other_constants(&mut random, &query);
-                counts = sums(counts, compare_one(&fixture, seed, &query).await);
+                found = found + compare_one(&fixture, seed, &query).await;
             }
-            counts
+            found
         })
     });
     let compared = of_all_threads(compared);
-    let counts = compared.fold([0; 3], async |all, it| sums(all, it));
-    let [on_engine, in_slices, divided] = counts.await;
-    let count = count * (constants + 1);
+    let found = compared.fold(Compared::default(), async |all: Compared, it: Compared| {
+        all + it
+    });
+    let found = found.await;
+    let Compared {
+        all,
+        on_engine,
+        in_slices,
+        divided,
+        joined,
+        spilled,
+    } = found;
     println!(
-        "{on_engine} of {count} random queries ran on the engine, {in_slices} in slices, {divided} with divided rows"
+        "{on_engine} of {all} random queries ran on the engine, {in_slices} in slices, {divided} with divided rows; \
+         {joined} had joins, {spilled} with each table in slices"
     );
-    assert!(on_engine * 2 > count);
-    assert!(room.is_none() || in_slices > 0);
-    [in_slices, divided]
+    found
 }
 
-fn sums([a, b, c]: [u64; 3], [more_a, more_b, more_c]: [u64; 3]) -> [u64; 3] {
-    [a + more_a, b + more_b, c + more_c]
-}
-
-/// Runs a random query with the engine and without. Returns 1 if it ran on the engine, else 0, and the same for one
-/// with slices of tables or groups, and for one with divided rows.
-async fn compare_one(fixture: &Fixture, seed: u64, query: &str) -> [u64; 3] {
+/// Runs a random query with the engine and without. Returns what computed it.
+async fn compare_one(fixture: &Fixture, seed: u64, query: &str) -> Compared {
     let (strict, plan) = Fixture::ran(&fixture.with, query).await;
     let (without, _) = Fixture::rows(&fixture.without, query).await;
     let is_full = strict.as_ref().is_err_and(|error| error.contains(NO_ROOM));
@@ -513,6 +587,14 @@ async fn compare_one(fixture: &Fixture, seed: u64, query: &str) -> [u64; 3] {
     };
     let are_alike = are_alike(query, &with, &without);
     assert!(are_alike, "seed {seed}: {query}\n{with:#?}\n{without:#?}");
-    let is_on_engine = u64::from(plan.is_some());
-    [is_on_engine, has(" slices, "), has(" partitions of ")]
+    let slices = slices_of_tables(&printed);
+    let are_in_slices = slices.iter().all(|it| *it > 1);
+    Compared {
+        all: 1,
+        on_engine: u64::from(plan.is_some()),
+        in_slices: has(" slices, "),
+        divided: has(" partitions of "),
+        joined: u64::from(!slices.is_empty()),
+        spilled: u64::from(!slices.is_empty() && are_in_slices),
+    }
 }
