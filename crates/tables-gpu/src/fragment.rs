@@ -412,6 +412,13 @@ impl Rows {
         self.origin.is_plan() || joins.any(|join| join.rows.has_plan())
     }
 
+    /// Returns whether some of the rows are those of a versioned table. An operator of the CPU reads the version that
+    /// the table has by then.
+    pub(crate) fn has_versions(&self) -> bool {
+        let mut joins = self.joins.iter();
+        matches!(self.origin, Origin::Table(_)) || joins.any(|join| join.rows.has_versions())
+    }
+
     /// Adds the columns of other rows. Returns the index of the first.
     pub(crate) fn widen(&mut self, other: &Rows, are_nullable: bool) -> Result<usize> {
         let first = self.schema.fields().len();
