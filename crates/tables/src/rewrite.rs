@@ -17,9 +17,9 @@ use std::ops::ControlFlow;
 use datafusion::sql::parser::{CopyToSource, Statement};
 use datafusion::sql::sqlparser::ast::{
     ArrayElemTypeDef, BinaryOperator, CharacterLength, DataType, Expr, Function, FunctionArg,
-    FunctionArgExpr, FunctionArgumentList, FunctionArguments, Ident, ObjectName, OrderBy, Query,
-    Select, SelectItem, SetExpr, SetOperator, SetQuantifier, TableAliasColumnDef, TableFactor,
-    UnaryOperator, Value, VisitMut, VisitorMut,
+    FunctionArgExpr, FunctionArgumentList, FunctionArguments, Ident, LimitClause, ObjectName,
+    OrderBy, Query, Select, SelectItem, SetExpr, SetOperator, SetQuantifier, TableAliasColumnDef,
+    TableFactor, UnaryOperator, Value, VisitMut, VisitorMut,
 };
 
 use crate::error::{Code, Result, SqlError};
@@ -59,6 +59,7 @@ impl VisitorMut for Rewriter {
 
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<SqlError> {
         let checked = check_locks(query).and_then(|()| check_set_operations(&query.body));
+        let checked = checked.and_then(|()| limit_fetched(query));
         flow(checked.and_then(|()| match &mut *query.body {
             SetExpr::Select(select) => write_out(select, query.order_by.as_mut()),
             _ => Ok(()),
@@ -97,6 +98,36 @@ fn check_locks(query: &Query) -> Result<()> {
     };
     Err(SqlError::unsupported(lock.to_string())
         .with_hint("leave it out: a query sees one version of its tables, and locks no rows"))
+}
+
+/// Writes `FETCH FIRST n ROWS ONLY` as the `LIMIT` that it is.
+fn limit_fetched(query: &mut Query) -> Result<()> {
+    let Some(fetch) = query.fetch.take() else {
+        return Ok(());
+    };
+    if fetch.with_ties || fetch.percent {
+        return Err(SqlError::unsupported(fetch));
+    }
+    let one = || Expr::value(Value::Number("1".to_owned(), false));
+    let count = fetch.quantity.unwrap_or_else(one);
+    let none = LimitClause::LimitOffset {
+        limit: None,
+        offset: None,
+        limit_by: Vec::new(),
+    };
+    match query.limit_clause.get_or_insert(none) {
+        LimitClause::LimitOffset {
+            limit: limit @ None,
+            ..
+        } => {
+            *limit = Some(count);
+            Ok(())
+        }
+        _ => {
+            let message = "multiple LIMIT clauses not allowed";
+            Err(SqlError::new(Code::SyntaxError, message))
+        }
+    }
 }
 
 fn check_sample(table: &TableFactor) -> Result<()> {

@@ -50,7 +50,12 @@ pub(super) fn numbers_of_rows(projection: Projection) -> Result<Transformed<Logi
     let LogicalPlan::Window(window) = projection.input.as_ref() else {
         return Ok(Transformed::no(LogicalPlan::Projection(projection)));
     };
-    let inputs = window.input.schema().fields().len();
+    // Functions over another window are in a node of their own.
+    let mut input = &window.input;
+    while let LogicalPlan::Window(inner) = input.as_ref() {
+        input = &inner.input;
+    }
+    let inputs = input.schema().fields().len();
     let computed = window.schema.iter().skip(inputs);
     let numbers: Vec<Column> = computed
         .filter(|(_, field)| *field.data_type() == DataType::UInt64)

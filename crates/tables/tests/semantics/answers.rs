@@ -48,6 +48,19 @@ pub const ANSWERS: &[(&str, &[&str])] = &[
     ),
     ("SELECT 7 WHERE 7 NOT IN (SELECT a FROM m)", &[]),
     (
+        "SELECT id FROM n ORDER BY id FETCH FIRST 2 ROWS ONLY",
+        &["1", "2"],
+    ),
+    (
+        "SELECT id FROM (SELECT id FROM n ORDER BY id OFFSET 1 ROW FETCH NEXT ROW ONLY) q",
+        &["2"],
+    ),
+    (
+        "SELECT DISTINCT pg_typeof(x), pg_typeof(y) \
+        FROM (SELECT row_number() OVER (ORDER BY id) AS x, rank() OVER (ORDER BY a) AS y FROM n) q",
+        &["bigint|bigint"],
+    ),
+    (
         "SELECT 7 WHERE 7 NOT IN (SELECT a FROM m WHERE a IS NOT NULL)",
         &["7"],
     ),
