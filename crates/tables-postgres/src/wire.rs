@@ -17,6 +17,9 @@ use crate::door::Settings;
 const STRANGER_MESSAGE_BYTES_MAX: usize = 16 << 10;
 /// Type of the messages of a login.
 const PASSWORD_MESSAGE: u8 = b'p';
+/// Types of the messages with a statement.
+const QUERY_MESSAGE: u8 = b'Q';
+const PARSE_MESSAGE: u8 = b'P';
 /// Maximum bytes of a message.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a message that need no room in the account.
@@ -53,6 +56,17 @@ impl From<PgWireError> for ConnectionError {
     fn from(error: PgWireError) -> ConnectionError {
         ConnectionError::Protocol(error.to_string())
     }
+}
+
+/// Returns whether the texts of a statement are UTF-8. The decoder would replace other bytes.
+fn has_texts(message: u8, body: &[u8]) -> bool {
+    let texts = match message {
+        QUERY_MESSAGE => 1,
+        PARSE_MESSAGE => 2,
+        _ => 0,
+    };
+    let mut texts = body.split(|byte| *byte == 0).take(texts);
+    texts.all(|text| std::str::from_utf8(text).is_ok())
 }
 
 /// A connection's messages.
@@ -142,6 +156,10 @@ impl Wire {
         if self.message_bytes_max == STRANGER_MESSAGE_BYTES_MAX && self.input[0] != PASSWORD_MESSAGE
         {
             let message = "only a password is expected here".to_owned();
+            return Err(ConnectionError::Protocol(message));
+        }
+        if !has_texts(self.input[0], &self.input[5..bytes]) {
+            let message = "the text of a statement is not UTF-8".to_owned();
             return Err(ConnectionError::Protocol(message));
         }
         // The decoder sees this message alone, with a length that was checked.

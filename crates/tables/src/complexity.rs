@@ -5,7 +5,7 @@
 
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
-use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
+use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer, Word};
 
 use crate::error::{Code, Result, SqlError};
 
@@ -15,7 +15,7 @@ const SHORT_BYTES_MAX: usize = PARENTHESES_MAX;
 const CHAIN_MAX: usize = 1_000;
 /// Maximum number of columns that a query returns. PostgreSQL has the same limit.
 const COLUMNS_MAX: usize = 1_664;
-/// Maximum number of queries in a text, subqueries and parts of a `UNION` counted.
+/// Maximum number of queries in a text, subqueries and parts of a `UNION` counted, and of such operators.
 const QUERIES_MAX: usize = 500;
 /// Maximum number of parentheses that begin one after the other. sqlparser tries each in two ways.
 const PARENTHESES_MAX: usize = 10;
@@ -25,21 +25,49 @@ const NAME_PARTS_MAX: usize = 16;
 const STRUCTURES_MAX: usize = 8;
 /// Functions that return structures.
 const STRUCTURES: [&str; 3] = ["row", "struct", "named_struct"];
-/// Maximum number of joins in a text.
+/// Maximum number of joins in a text, commas between tables counted.
 const JOINS_MAX: usize = 300;
+/// Maximum sum of the cubes of the depths of parentheses and terms. The time that DataFusion takes to name a column
+/// grows with the cube of the depth of its calls, and a cancellation waits for it. Arithmetic becomes calls.
+const DEPTHS_MAX: usize = 400_000_000;
+/// Maximum number of elements of a `CUBE`, of which each doubles its groups. PostgreSQL has the same limit.
+const CUBE_MAX: usize = 12;
+/// Functions that take the name of a type, which Arrow parses without a limit of its depth.
+const CASTS: [&str; 2] = ["arrow_cast", "arrow_try_cast"];
+/// Maximum depth of types in types.
+const TYPES_MAX: usize = 100;
 
 /// The counts of a text.
 #[derive(Debug, Default)]
 struct Counts {
     levels: Vec<Level>,
     queries: usize,
+    unions: usize,
     joins: usize,
     /// Parentheses since the last other token.
     parentheses: usize,
     /// Points since the last token that is in no name.
     points: usize,
-    /// Whether the last word is the name of a function that returns a structure.
-    is_structure: bool,
+    /// Sum of the cubes of the depths of parentheses and terms.
+    depths: usize,
+    /// The last token that is not blank, if it matters to the next.
+    last: Option<Last>,
+}
+
+/// A token that gives the next one its meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Last {
+    /// The name of a function that returns a structure.
+    Structure,
+    /// The name of a function of [`CASTS`].
+    Cast,
+    Cube,
+    /// `IS` or `IS NOT`.
+    Is,
+    /// `IS DISTINCT`, whose `FROM` is followed by no tables.
+    IsDistinct,
+    /// `]`
+    Bracket,
 }
 
 /// The counts between a parenthesis and its end.
@@ -47,10 +75,18 @@ struct Counts {
 struct Level {
     /// Operators since the last comma.
     chain: usize,
+    /// Operators of arithmetic and `||` since the last other operator.
+    terms: usize,
     /// Commas since `SELECT`; `None` after its columns.
     columns: Option<usize>,
     /// Number of structures that are open.
     structures: usize,
+    /// Whether commas are between tables.
+    has_tables: bool,
+    /// Commas of a `CUBE`; `None` in other parentheses.
+    elements: Option<usize>,
+    /// Whether it is in the arguments of a function of [`CASTS`].
+    is_cast: bool,
 }
 
 /// Checks a text.
@@ -87,68 +123,147 @@ impl Counts {
             _ => self.points = 0,
         }
         limit(self.points, NAME_PARTS_MAX, "parts in a name")?;
+        let last = self.last.take();
         match token {
-            Token::LParen | Token::LBracket => {
-                let is_structure = std::mem::take(&mut self.is_structure);
-                let structures = self.level().structures + usize::from(is_structure);
-                limit(structures, STRUCTURES_MAX, "structures in each other")?;
-                self.levels.push(Level {
-                    structures,
-                    ..Level::default()
-                });
-            }
-            Token::RParen | Token::RBracket if self.levels.len() > 1 => drop(self.levels.pop()),
-            Token::SemiColon => *self = Counts::new(),
-            Token::Comma => {
-                let level = self.level();
-                level.chain = 0;
-                if let Some(columns) = &mut level.columns {
-                    *columns += 1;
-                    limit(*columns, COLUMNS_MAX - 1, "columns")?;
+            Token::Whitespace(_) => self.last = last,
+            Token::LParen => self.open(last)?,
+            Token::LBracket => {
+                if last == Some(Last::Bracket) {
+                    self.lengthen()?;
                 }
+                self.open(None)?;
             }
+            Token::RParen | Token::RBracket => {
+                if self.levels.len() > 1 {
+                    self.levels.pop();
+                }
+                self.last = (*token == Token::RBracket).then_some(Last::Bracket);
+            }
+            Token::SemiColon => *self = Counts::new(),
+            Token::Comma => self.separate()?,
             Token::Word(word) => {
-                let is_it = |name: &&str| word.value.eq_ignore_ascii_case(name);
-                self.is_structure = STRUCTURES.iter().any(is_it);
-                self.add_keyword(word.keyword)?;
+                self.add_keyword(word.keyword, last)?;
+                self.last = last_of(word, last);
             }
-            token if is_operand(token) => {}
-            _ => self.lengthen()?,
+            token => self.add_other(token)?,
         }
         Ok(())
     }
 
-    fn add_keyword(&mut self, keyword: Keyword) -> Result<()> {
+    fn add_other(&mut self, token: &Token) -> Result<()> {
+        let text = match token {
+            Token::SingleQuotedString(text)
+            | Token::EscapedStringLiteral(text)
+            | Token::UnicodeStringLiteral(text)
+            | Token::NationalStringLiteral(text) => text,
+            Token::DollarQuotedString(text) => &text.value,
+            token if is_operand(token) => return Ok(()),
+            token if is_arithmetic(token) => return self.add_term(),
+            _ => return self.lengthen(),
+        };
+        match self.level().is_cast {
+            true => limit(text.matches('(').count(), TYPES_MAX, "types in each other"),
+            false => Ok(()),
+        }
+    }
+
+    /// Begins what is in parentheses or brackets.
+    fn open(&mut self, last: Option<Last>) -> Result<()> {
+        let outer = self.level();
+        let structures = outer.structures + usize::from(last == Some(Last::Structure));
+        let is_cast = outer.is_cast || last == Some(Last::Cast);
+        limit(structures, STRUCTURES_MAX, "structures in each other")?;
+        self.levels.push(Level {
+            structures,
+            is_cast,
+            elements: (last == Some(Last::Cube)).then_some(0),
+            ..Level::default()
+        });
+        self.depths += self.levels.len().pow(3);
+        limit(
+            self.depths,
+            DEPTHS_MAX,
+            "operators or parentheses in each other",
+        )
+    }
+
+    /// Goes on after a comma.
+    fn separate(&mut self) -> Result<()> {
+        let level = self.level();
+        level.chain = 0;
+        level.terms = 0;
+        if let Some(elements) = &mut level.elements {
+            *elements += 1;
+            return limit(*elements, CUBE_MAX - 1, "elements in a CUBE");
+        }
+        if let Some(columns) = &mut level.columns {
+            *columns += 1;
+            return limit(*columns, COLUMNS_MAX - 1, "columns");
+        }
+        match level.has_tables {
+            true => self.add_join(),
+            false => Ok(()),
+        }
+    }
+
+    fn add_keyword(&mut self, keyword: Keyword, last: Option<Last>) -> Result<()> {
         match keyword {
             Keyword::SELECT => {
-                self.queries += 1;
                 let level = self.level();
                 level.chain = 0;
                 level.columns = Some(0);
+                level.has_tables = false;
+                self.queries += 1;
                 limit(self.queries, QUERIES_MAX, "queries")
             }
-            Keyword::FROM => {
-                self.level().columns = None;
+            Keyword::UNION | Keyword::EXCEPT | Keyword::INTERSECT | Keyword::MINUS => {
+                self.level().has_tables = false;
+                self.unions += 1;
+                limit(self.unions, QUERIES_MAX, "queries")
+            }
+            Keyword::FROM if last != Some(Last::IsDistinct) => {
+                let level = self.level();
+                level.columns = None;
+                level.has_tables = true;
                 Ok(())
             }
-            Keyword::JOIN => {
-                self.joins += 1;
-                limit(self.joins, JOINS_MAX, "joins")
+            Keyword::WHERE
+            | Keyword::GROUP
+            | Keyword::HAVING
+            | Keyword::WINDOW
+            | Keyword::ORDER
+            | Keyword::SET => {
+                self.level().has_tables = false;
+                Ok(())
             }
+            Keyword::JOIN => self.add_join(),
             Keyword::AND
             | Keyword::OR
             | Keyword::IS
             | Keyword::IN
             | Keyword::NOT
+            | Keyword::NOTNULL
+            | Keyword::XOR
+            | Keyword::DIV
             | Keyword::LIKE
             | Keyword::ILIKE
+            | Keyword::RLIKE
+            | Keyword::REGEXP
             | Keyword::SIMILAR
+            | Keyword::MATCH
+            | Keyword::MEMBER
+            | Keyword::OVERLAPS
             | Keyword::BETWEEN
             | Keyword::COLLATE
             | Keyword::AT
             | Keyword::OPERATOR => self.lengthen(),
             _ => Ok(()),
         }
+    }
+
+    fn add_join(&mut self) -> Result<()> {
+        self.joins += 1;
+        limit(self.joins, JOINS_MAX, "joins")
     }
 
     fn new() -> Counts {
@@ -163,11 +278,45 @@ impl Counts {
         &mut self.levels[last]
     }
 
+    fn add_term(&mut self) -> Result<()> {
+        let terms = self.level().terms + 1;
+        self.lengthen()?;
+        self.level().terms = terms;
+        self.depths += terms.pow(3);
+        limit(
+            self.depths,
+            DEPTHS_MAX,
+            "operators or parentheses in each other",
+        )
+    }
+
     fn lengthen(&mut self) -> Result<()> {
         let level = self.level();
         level.chain += 1;
+        level.terms = 0;
         limit(level.chain, CHAIN_MAX, "operators in a row")
     }
+}
+
+/// Returns what a word means to the token that follows it.
+fn last_of(word: &Word, last: Option<Last>) -> Option<Last> {
+    let is_one = |names: &[&str]| names.iter().any(|it| word.value.eq_ignore_ascii_case(it));
+    match word.keyword {
+        Keyword::CUBE => Some(Last::Cube),
+        Keyword::IS => Some(Last::Is),
+        Keyword::NOT if last == Some(Last::Is) => Some(Last::Is),
+        Keyword::DISTINCT if last == Some(Last::Is) => Some(Last::IsDistinct),
+        _ if is_one(&STRUCTURES) => Some(Last::Structure),
+        _ if is_one(&CASTS) => Some(Last::Cast),
+        _ => None,
+    }
+}
+
+fn is_arithmetic(token: &Token) -> bool {
+    matches!(
+        token,
+        Token::Plus | Token::Minus | Token::Mul | Token::Div | Token::Mod | Token::StringConcat
+    )
 }
 
 /// Returns whether a token is a value or blank.
@@ -176,16 +325,9 @@ fn is_operand(token: &Token) -> bool {
         token,
         Token::Whitespace(_)
             | Token::Number(..)
-            | Token::SingleQuotedString(_)
-            | Token::NationalStringLiteral(_)
-            | Token::EscapedStringLiteral(_)
-            | Token::UnicodeStringLiteral(_)
             | Token::HexStringLiteral(_)
-            | Token::DollarQuotedString(_)
             | Token::Placeholder(_)
             | Token::Period
-            | Token::RParen
-            | Token::RBracket
             | Token::EOF
     )
 }
@@ -250,6 +392,57 @@ mod tests {
                 false,
             ),
             (repeated("SELECT 1", 1_100, "; "), true),
+            (format!("SELECT 1{}", " NOTNULL".repeat(1_100)), false),
+            (repeated("VALUES (1)", 600, " UNION "), false),
+            (format!("VALUES {}", repeated("(1)", 600, ", ")), true),
+            (format!("SELECT NULL::int{}", "[]".repeat(1_100)), false),
+            (
+                format!("SELECT 1 FROM {} WHERE b", repeated("a", 400, ", ")),
+                false,
+            ),
+            (
+                format!("SELECT 1 FROM a ORDER BY {}", repeated("b", 400, ", ")),
+                true,
+            ),
+            (
+                format!("SELECT 1 IS NOT DISTINCT FROM {}", repeated("a", 400, ", ")),
+                true,
+            ),
+            (
+                format!("SELECT 1 GROUP BY CUBE ({})", repeated("a", 13, ", ")),
+                false,
+            ),
+            (
+                format!("SELECT 1 GROUP BY CUBE ({})", repeated("f(a, b)", 12, ", ")),
+                true,
+            ),
+            (
+                format!("SELECT arrow_cast(1, '{}')", "List(".repeat(101)),
+                false,
+            ),
+            (format!("SELECT lower('{}')", "List(".repeat(101)), true),
+            (
+                format!("SELECT {}1{}", "abs(".repeat(150), ")".repeat(150)),
+                true,
+            ),
+            (
+                repeated(
+                    &format!("{}1{}", "abs(".repeat(150), ")".repeat(150)),
+                    4,
+                    ", ",
+                ),
+                false,
+            ),
+            (
+                format!("VALUES {}", repeated("(f(g(1)))", 100_000, ", ")),
+                true,
+            ),
+            (format!("SELECT {}", repeated("a", 180, " + ")), true),
+            (format!("SELECT {}", repeated("a", 300, " || ")), false),
+            (
+                format!("SELECT 1 WHERE {}", repeated("a + 1 > -1", 200, " AND ")),
+                true,
+            ),
             (
                 format!("SELECT * FROM {}", repeated("t", 400, " JOIN ")),
                 false,

@@ -138,6 +138,7 @@ fn apply(
                 return Err(SqlError::unsupported("a temporary view"));
             }
             names::check_unique(view.input.schema().as_arrow())?;
+            crate::plan::check_inputs(&view.input)?;
             let name = resolve(view.name);
             add(
                 shared,

@@ -15,7 +15,7 @@ use tokio::task::block_in_place;
 const NAMED_CONSUMERS: std::num::NonZeroUsize = std::num::NonZeroUsize::new(3).expect("not zero");
 
 /// Maximum time that a query waits for room in the account of the process.
-const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Takes bytes from the account of a share. Waits for room, as what a query released can be taken again after the next
 /// measurement.

@@ -23,6 +23,9 @@ use crate::{names, rewrite};
 
 /// Maximum number of a parameter.
 const PARAMETERS_MAX: usize = 65_535;
+/// Maximum number of inputs of a plan, such as tables, those of views counted. Views that name each other several
+/// times are plans whose size grows with a power of their depth.
+const INPUTS_MAX: usize = 2_000;
 
 /// What statements mention that must be rewritten so that DataFusion can answer what clients ask of `pg_catalog`.
 const POSTGRES_WORDS: [&str; 8] = [
@@ -67,6 +70,7 @@ pub(crate) async fn query(
     }
     let statement = understood(rewritten(text, statement)?)?;
     let plan = state.statement_to_plan(statement).await?;
+    check_inputs(&plan)?;
     let options = SQLOptions::new()
         .with_allow_ddl(false)
         .with_allow_statements(false);
@@ -76,6 +80,28 @@ pub(crate) async fn query(
     verified
         .map_err(|error| SqlError::unsupported(format!("this ({})", error.strip_backtrace())))?;
     Ok(plan)
+}
+
+/// Refuses a plan that would take long to optimize, which no cancellation ends.
+///
+/// # Errors
+/// If it has too many inputs.
+pub(crate) fn check_inputs(plan: &LogicalPlan) -> Result<()> {
+    let mut count = 0;
+    plan.apply_with_subqueries(|node| {
+        count += usize::from(node.inputs().is_empty());
+        Ok(if count > INPUTS_MAX {
+            TreeNodeRecursion::Stop
+        } else {
+            TreeNodeRecursion::Continue
+        })
+    })?;
+    if count <= INPUTS_MAX {
+        return Ok(());
+    }
+    let message =
+        format!("the statement reads more than {INPUTS_MAX} tables, those of views counted");
+    Err(SqlError::new(Code::StatementTooComplex, message))
 }
 
 /// Returns whether a statement is an `INSERT`, `UPDATE` or `DELETE`.

@@ -287,6 +287,7 @@ pub(crate) async fn declared(
             let plan = Box::pin(plan_of(shared, &entry.definition));
             match VIEW_DEPTH.scope(Cell::new(depth + 1), plan).await? {
                 LogicalPlan::Ddl(DdlStatement::CreateView(view)) => {
+                    crate::plan::check_inputs(&view.input).map_err(failed)?;
                     let plan = Arc::unwrap_or_clone(view.input);
                     Ok(Arc::new(ViewTable::new(plan, view.definition)))
                 }

@@ -17,7 +17,7 @@ use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::scalar::ScalarValue;
-use forebay_memory::Share;
+use forebay_memory::{FREE_BYTES, Share};
 use futures_util::future::BoxFuture;
 use futures_util::stream::Peekable;
 use futures_util::{FutureExt, StreamExt};
@@ -30,6 +30,8 @@ use crate::copy::CopyOptions;
 use crate::engine::{Shared, Tables};
 use crate::error::{Code, Result, SqlError};
 use crate::gpu::PlanAgain;
+use crate::lengths::batch_bytes;
+use crate::memory::ROOM_TIMEOUT;
 use crate::names;
 use crate::physical::{Basis, Physical};
 use crate::planned::Planned;
@@ -42,6 +44,10 @@ const PLANNED_BYTES: usize = 1 << 10;
 
 /// Maximum number of batches that are returned at once when a query begins, one of which may be the end.
 const FIRST_BATCHES_MAX: usize = 2;
+
+/// Number of batches of a query that are in memory together: the last that was returned, one that waits, and the one
+/// that is computed.
+const BATCHES_TOGETHER: usize = 3;
 
 /// The rows of a query. Dropping them ends the query.
 #[derive(Debug)]
@@ -65,6 +71,8 @@ enum Source {
         batches: mpsc::Receiver<Result<RecordBatch>>,
         /// `None` after the last row.
         task: Option<Running<()>>,
+        /// The memory of the batches that are there, also while the client takes none.
+        share: Share,
     },
     Batches {
         batches: VecDeque<RecordBatch>,
@@ -246,6 +254,7 @@ impl Rows {
                 first,
                 batches,
                 task: (!are_all).then_some(task),
+                share: tables.shared().memory.share(),
             },
             deadline: None,
             copy: None,
@@ -365,23 +374,45 @@ impl Source {
                 first,
                 batches,
                 task,
+                share,
                 ..
             } => {
-                if let Some(batch) = first.pop_front() {
-                    return batch.map(Some);
+                let next = match first.pop_front() {
+                    None if task.is_some() => batches.recv().await,
+                    next => next,
+                };
+                if let Some(batch) = next {
+                    // It stays there if the wait for memory is dropped.
+                    first.push_front(batch);
+                    if let Some(Ok(batch)) = first.front() {
+                        cover(share, batch).await?;
+                    }
+                    return first.pop_front().transpose();
                 }
+                share.shrink_to(0);
                 let Some(running) = task else {
                     return Ok(None);
                 };
-                if let Some(batch) = batches.recv().await {
-                    return batch.map(Some);
-                }
                 let ended = running.end().await;
                 *task = None;
                 ended.map(|()| None)
             }
         }
     }
+}
+
+/// Takes the memory of the batches of a query that are in memory together with `batch`.
+///
+/// # Errors
+/// If there is no room.
+async fn cover(share: &Share, batch: &RecordBatch) -> Result<()> {
+    let bytes = batch_bytes(batch).saturating_mul(BATCHES_TOGETHER);
+    let more = bytes.saturating_sub(share.bytes() as usize);
+    if more <= FREE_BYTES || share.grow_if_room(more) {
+        return Ok(());
+    }
+    let grown = share.grow_within(more, ROOM_TIMEOUT).await;
+    grown.map_err(|full| SqlError::new(Code::OutOfMemory, full.to_string()))
 }
 
 /// What a client waits for first.

@@ -416,6 +416,10 @@ impl Session {
     /// Runs a prepared statement with the values of constant expressions.
     async fn execute_named(&mut self, name: &str, values: Vec<ast::Expr>) -> Result<Outcome> {
         let statement = self.statement(name)?.clone();
+        if matches!(statement.0.command, Command::Execute { .. }) {
+            // Two that name each other would run without end.
+            return Err(SqlError::unsupported("EXECUTE of an EXECUTE"));
+        }
         let state = Arc::clone(&self.state);
         let types = statement.parameters().to_vec();
         let work = async move { plan::values(&state, &values, &types) };

@@ -1,7 +1,9 @@
 """Statements that would end or freeze the server: values that fill the memory, and work that goes on for hours."""
 
+import asyncio
 import re
 
+import asyncpg
 import psycopg
 import pytest
 from psycopg import errors
@@ -130,6 +132,61 @@ def test_functions_of_many_short_texts_return_the_same(quiet_sql):
             assert total == length * 20_000, function
         else:
             assert total > 7_000 * 20_000, function
+
+
+TOO_COMPLEX = [
+    "SELECT 1" + " NOTNULL" * 5_000,
+    "SELECT true" + " XOR true" * 5_000,
+    "SELECT 'a'" + " REGEXP 'a'" * 5_000,
+    "SELECT 1" + " OVERLAPS 1" * 5_000,
+    "SELECT 1" + " MEMBER OF (1)" * 5_000,
+    "VALUES (1)" + " UNION ALL VALUES (1)" * 5_000,
+    "VALUES (1)" + " EXCEPT VALUES (1)" * 5_000,
+    "SELECT NULL::int" + "[]" * 20_000,
+    "SELECT arrow_cast(NULL, '" + "List(" * 5_000 + "Int64" + ")" * 5_000 + "')",
+    "SELECT 1 FROM " + ", ".join(["generate_series(1, 1)"] * 1_000),
+    "SELECT count(*) FROM t GROUP BY CUBE (" + ", ".join(f"c{n}" for n in range(30)) + ")",
+    "SELECT " + ", ".join(["abs(" * 190 + "1" + ")" * 190] * 40),
+    "SELECT " + " + ".join(["1"] * 990),
+]
+
+
+@pytest.mark.parametrize("statement", TOO_COMPLEX, ids=lambda statement: statement[:40])
+def test_texts_that_are_too_complex_are_refused(server, statement):
+    with psycopg.connect(server.sql, autocommit=True) as sql, pytest.raises(errors.StatementTooComplex):
+        sql.execute(statement)
+    assert server.process.poll() is None
+
+
+def test_views_that_name_each_other_often_are_refused(sql):
+    sql.execute("CREATE SCHEMA doubled")
+    sql.execute("CREATE VIEW doubled.v0 AS SELECT 1 AS x")
+    with pytest.raises(errors.StatementTooComplex, match="more than 2000 tables"):
+        for n in range(16):
+            sql.execute(f"CREATE VIEW doubled.v{n + 1} AS SELECT a.x FROM doubled.v{n} a, doubled.v{n} b")
+    (count,) = sql.execute("SELECT count(*) FROM doubled.v5").fetchone()
+    assert count == 1
+    sql.execute("DROP SCHEMA doubled CASCADE")
+
+
+async def _open_portals(server, count):
+    """Opens portals of a long query in a transaction, and takes a row of each."""
+    client = await asyncpg.connect(host="127.0.0.1", port=server.port, user="ada", database="forebay")
+    try:
+        async with client.transaction():
+            query = "SELECT value, repeat('x', 1000) FROM generate_series(1, 10000000) t (value)"
+            for _ in range(count):
+                portal = await client.cursor(query)
+                await portal.fetchrow()
+    finally:
+        await client.close()
+
+
+def test_rows_of_portals_that_wait_take_memory(quiet):
+    forget_peak(quiet)
+    with pytest.raises(asyncpg.exceptions.OutOfMemoryError):
+        asyncio.run(_open_portals(quiet, 200))
+    assert peak_bytes(quiet) < 2 * MEMORY_BYTES
 
 
 # One batch of a side takes long with all rows of the other.

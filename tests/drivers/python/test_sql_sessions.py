@@ -107,6 +107,21 @@ def test_prepared_statements_are_reused_and_forgotten(sql):
         sql.execute("EXECUTE mine (14)")
 
 
+def test_prepared_statements_do_not_execute_each_other_without_end(sql):
+    for statement in ("PREPARE a AS SELECT 1", "PREPARE b AS EXECUTE a", "DEALLOCATE a", "PREPARE a AS EXECUTE b"):
+        sql.execute(statement)
+    with pytest.raises(errors.FeatureNotSupported):
+        sql.execute("EXECUTE a")
+    assert sql.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_statements_that_are_not_utf8_are_refused(server):
+    with psycopg.connect(server.sql, autocommit=True) as sql, pytest.raises(psycopg.OperationalError, match="UTF-8"):
+        sql.execute(b"SELECT '\xff'")
+    with psycopg.connect(server.sql, autocommit=True) as sql:
+        assert sql.execute("SELECT 'é'").fetchone() == ("é",)
+
+
 def test_notices_and_reported_settings_arrive(sql):
     notices = []
     sql.add_notice_handler(lambda notice: notices.append((notice.sqlstate, notice.message_primary)))
