@@ -311,6 +311,6 @@ async fn divided_rows_give_the_rows_of_the_cpu_for_random_queries() {
     let room = &columns.tables_bytes_max;
     room.store(OF_RANDOM_BYTES, Ordering::Relaxed);
     always.store(true, Ordering::Relaxed);
-    let found = compare_random(&fixture, 24).await;
+    let found = compare_random(&fixture, 8).await;
     assert!(found.divided > 0);
 }

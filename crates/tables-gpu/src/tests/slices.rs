@@ -513,7 +513,7 @@ async fn slices_give_the_rows_of_the_cpu_for_random_queries() {
         .columns
         .tables_bytes_max
         .store(OF_RANDOM_BYTES, Ordering::Relaxed);
-    let found = compare_random(&fixture, 24).await;
+    let found = compare_random(&fixture, 8).await;
     assert!(found.in_slices > 0);
 }
 
