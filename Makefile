@@ -1,5 +1,5 @@
 # Two main commands: `make run` shows Forebay on real data, `make test` runs all tests.
-# `make check` is exactly what CI runs. One profile (release) builds once for all commands.
+# `make check` is what CI runs, with less optimization (`.ci/run`). One profile (release) builds once for all commands.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
