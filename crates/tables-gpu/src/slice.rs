@@ -7,7 +7,9 @@
 use crate::column::Chunk;
 use crate::columns::Resident;
 
-/// Maximum number of times that kernels read rows for slices: of the tables, multiplied by those of the groups.
+/// Maximum number of times that kernels read rows for slices: of the tables, multiplied by those of the groups. A slice
+/// of a table that is divided while the query runs counts once in that product; its parts have limits of their own
+/// (`turns.rs`).
 pub(crate) const SLICES_MAX: u64 = 64;
 /// The same of rows that are read from the disk for each slice of the groups.
 pub(crate) const DISK_SLICES_MAX: u64 = 4;

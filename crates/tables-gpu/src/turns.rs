@@ -1,4 +1,4 @@
-//! Slices of the tables of joins, made turn by turn, of which those that have no room for their rows are divided.
+//! Slices of the tables of joins, made turn by turn. A slice that has no room for its rows is divided.
 //!
 //! How many rows a slice has is not known before if a join repeats rows. Then each turn is a launch of its own: first
 //! the kernels that make the slices, then the one that adds totals. If a slice has no room, its kernel sets the flag.

@@ -397,7 +397,7 @@ impl Work {
         let (used, waits) = (figures.used, self.options.waits);
         let compiled = Arc::clone(&ready.compiled);
         if compiled.repeats() && ready.rows().is_on_disk() {
-            // Matches are counted for one kernel, and each pass is one.
+            // Matches are not added up over passes.
             return Err(Reason::new("a join that repeats rows on the disk"));
         }
         let devices = ready.spread.devices.iter();

@@ -75,8 +75,10 @@ enum Last {
 struct Level {
     /// Operators since the last comma.
     chain: usize,
-    /// Operators of arithmetic and `||` since the last other operator.
+    /// Depth of the expression so far: its operators of arithmetic and `||`, and what is in parentheses before them.
     terms: usize,
+    /// The greatest depth of all expressions so far.
+    height: usize,
     /// Commas since `SELECT`; `None` after its columns.
     columns: Option<usize>,
     /// Number of structures that are open.
@@ -135,7 +137,8 @@ impl Counts {
             }
             Token::RParen | Token::RBracket => {
                 if self.levels.len() > 1 {
-                    self.levels.pop();
+                    let height = self.levels.pop().map_or(0, |it| it.height);
+                    self.deepen(height + 1);
                 }
                 self.last = (*token == Token::RBracket).then_some(Last::Bracket);
             }
@@ -159,7 +162,12 @@ impl Counts {
             Token::DollarQuotedString(text) => &text.value,
             token if is_operand(token) => return Ok(()),
             token if is_arithmetic(token) => return self.add_term(),
-            _ => return self.lengthen(),
+            token => {
+                if is_comparison(token) {
+                    self.level().terms = 0;
+                }
+                return self.lengthen();
+            }
         };
         match self.level().is_cast {
             true => limit(text.matches('(').count(), TYPES_MAX, "types in each other"),
@@ -211,6 +219,7 @@ impl Counts {
             Keyword::SELECT => {
                 let level = self.level();
                 level.chain = 0;
+                level.terms = 0;
                 level.columns = Some(0);
                 level.has_tables = false;
                 self.queries += 1;
@@ -223,6 +232,7 @@ impl Counts {
             }
             Keyword::FROM if last != Some(Last::IsDistinct) => {
                 let level = self.level();
+                level.terms = 0;
                 level.columns = None;
                 level.has_tables = true;
                 Ok(())
@@ -232,14 +242,24 @@ impl Counts {
             | Keyword::HAVING
             | Keyword::WINDOW
             | Keyword::ORDER
+            | Keyword::LIMIT
+            | Keyword::RETURNING
             | Keyword::SET => {
-                self.level().has_tables = false;
+                let level = self.level();
+                level.terms = 0;
+                level.has_tables = false;
+                Ok(())
+            }
+            Keyword::WHEN | Keyword::THEN | Keyword::ELSE => {
+                self.level().terms = 0;
                 Ok(())
             }
             Keyword::JOIN => self.add_join(),
-            Keyword::AND
-            | Keyword::OR
-            | Keyword::IS
+            Keyword::AND | Keyword::OR => {
+                self.level().terms = 0;
+                self.lengthen()
+            }
+            Keyword::IS
             | Keyword::IN
             | Keyword::NOT
             | Keyword::NOTNULL
@@ -280,9 +300,9 @@ impl Counts {
 
     fn add_term(&mut self) -> Result<()> {
         let terms = self.level().terms + 1;
+        self.deepen(terms);
         self.lengthen()?;
-        self.level().terms = terms;
-        self.depths += terms.pow(3);
+        self.depths = self.depths.saturating_add(terms.saturating_pow(3));
         limit(
             self.depths,
             DEPTHS_MAX,
@@ -290,10 +310,16 @@ impl Counts {
         )
     }
 
+    /// Makes the expression so far at least this deep.
+    fn deepen(&mut self, depth: usize) {
+        let level = self.level();
+        level.terms = level.terms.max(depth);
+        level.height = level.height.max(level.terms);
+    }
+
     fn lengthen(&mut self) -> Result<()> {
         let level = self.level();
         level.chain += 1;
-        level.terms = 0;
         limit(level.chain, CHAIN_MAX, "operators in a row")
     }
 }
@@ -316,6 +342,14 @@ fn is_arithmetic(token: &Token) -> bool {
     matches!(
         token,
         Token::Plus | Token::Minus | Token::Mul | Token::Div | Token::Mod | Token::StringConcat
+    )
+}
+
+/// Returns whether expressions on both sides of a token are beside each other.
+fn is_comparison(token: &Token) -> bool {
+    matches!(
+        token,
+        Token::Eq | Token::Neq | Token::Lt | Token::LtEq | Token::Gt | Token::GtEq
     )
 }
 
@@ -441,6 +475,27 @@ mod tests {
             (format!("SELECT {}", repeated("a", 300, " || ")), false),
             (
                 format!("SELECT 1 WHERE {}", repeated("a + 1 > -1", 200, " AND ")),
+                true,
+            ),
+            (repeated("SELECT * FROM t", 300, " UNION ALL "), true),
+            (
+                format!(
+                    "UPDATE t SET a = CASE {} END",
+                    repeated("WHEN (b = 1) THEN -5", 300, " ")
+                ),
+                true,
+            ),
+            (format!("SELECT 1{}", " + 1::int".repeat(300)), false),
+            (
+                format!(
+                    "SELECT {}1{}",
+                    "abs(".repeat(60),
+                    format!("{})", " + 1".repeat(20)).repeat(60)
+                ),
+                false,
+            ),
+            (
+                format!("VALUES {}", repeated("(-1, abs(a - 1))", 10_000, ", ")),
                 true,
             ),
             (

@@ -46,7 +46,7 @@ const PLANNED_BYTES: usize = 1 << 10;
 const FIRST_BATCHES_MAX: usize = 2;
 
 /// Number of batches of a query that are in memory together: the last that was returned, one that waits, and the one
-/// that is computed.
+/// behind it.
 const BATCHES_TOGETHER: usize = 3;
 
 /// The rows of a query. Dropping them ends the query.
@@ -71,8 +71,8 @@ enum Source {
         batches: mpsc::Receiver<Result<RecordBatch>>,
         /// `None` after the last row.
         task: Option<Running<()>>,
-        /// The memory of the batches that are there, also while the client takes none.
-        share: Share,
+        /// The memory of the batches that are there, also if the client takes none.
+        share: Arc<Share>,
     },
     Batches {
         batches: VecDeque<RecordBatch>,
@@ -228,7 +228,9 @@ impl Rows {
         let (start, started) = oneshot::channel();
         let shared = Arc::clone(tables.shared());
         let runs_again = shared.plans.has_physical(&query.planned);
-        let work = run(shared, state, Arc::new(query), start, sender);
+        let share = Arc::new(shared.memory.share());
+        let covered = (sender, Arc::clone(&share));
+        let work = run(shared, state, Arc::new(query), start, covered);
         let work = as_user(user.to_owned(), work);
         let mut task = match runs_again {
             true => Running::start_here(tables.threads(), work),
@@ -254,7 +256,7 @@ impl Rows {
                 first,
                 batches,
                 task: (!are_all).then_some(task),
-                share: tables.shared().memory.share(),
+                share,
             },
             deadline: None,
             copy: None,
@@ -377,22 +379,17 @@ impl Source {
                 share,
                 ..
             } => {
-                let next = match first.pop_front() {
-                    None if task.is_some() => batches.recv().await,
-                    next => next,
-                };
-                if let Some(batch) = next {
-                    // It stays there if the wait for memory is dropped.
-                    first.push_front(batch);
-                    if let Some(Ok(batch)) = first.front() {
-                        cover(share, batch).await?;
-                    }
-                    return first.pop_front().transpose();
+                if let Some(batch) = first.pop_front() {
+                    return batch.map(Some);
                 }
-                share.shrink_to(0);
                 let Some(running) = task else {
+                    share.shrink_to(0);
                     return Ok(None);
                 };
+                if let Some(batch) = batches.recv().await {
+                    return batch.map(Some);
+                }
+                share.shrink_to(0);
                 let ended = running.end().await;
                 *task = None;
                 ended.map(|()| None)
@@ -581,7 +578,7 @@ async fn run(
     state: Arc<SessionState>,
     query: Arc<Query>,
     start: oneshot::Sender<Result<Started>>,
-    batches: mpsc::Sender<Result<RecordBatch>>,
+    (batches, share): (mpsc::Sender<Result<RecordBatch>>, Arc<Share>),
 ) {
     let started = match begun_again(&shared, &state, &query).await {
         Ok(None) => begun(&state, &query).await,
@@ -596,6 +593,12 @@ async fn run(
         }
     };
     let started = begun.started();
+    for batch in started.first.iter().flatten() {
+        if let Err(error) = cover(&share, batch).await {
+            let _ = start.send(Err(error));
+            return;
+        }
+    }
     let are_all = started.are_all;
     if are_all {
         // The client may run the statement again when it has the rows.
@@ -603,7 +606,12 @@ async fn run(
     }
     let _ = start.send(Ok(started));
     while !are_all && let Some(batch) = begun.rows.next().await {
-        let batch = shown(batch);
+        let mut batch = shown(batch);
+        if let Ok(there) = &batch
+            && let Err(error) = cover(&share, there).await
+        {
+            batch = Err(error);
+        }
         let is_last = batch.is_err();
         if batches.send(batch).await.is_err() || is_last {
             return;
