@@ -10,7 +10,7 @@ use super::data::Sizes;
 use super::devices::{explained, gpus};
 use super::emulated::{self, Emulated, LOST};
 use super::random::compare_random;
-use super::{Fixture, QUERIES, compile_those, floats, joins, limits};
+use super::{Fixture, QUERIES, compile_those, floats, is_full, joins, limits};
 use crate::giving_way::Freeing;
 use crate::gpu::open_all;
 
@@ -252,9 +252,13 @@ async fn tables_and_groups_without_room_are_made_in_slices() {
         room.store(8 << 10, Ordering::Relaxed);
         let all = QUERIES.iter().chain(floats::QUERIES);
         let all = all.chain(joins::QUERIES).chain(joins::OF_LARGE);
-        fixture.compare(all.chain(joins::LISTS)).await;
+        let all = all.chain(joins::LISTS);
+        // One device computes every second query, and two the others, unless all tests run.
+        let (first, step) = if is_full() { (0, 1) } else { (devices - 1, 2) };
+        fixture.compare(all.skip(first).step_by(step)).await;
         room.store(200, Ordering::Relaxed);
-        fixture.compare(&joins::QUERIES[..30]).await;
+        let few = joins::QUERIES[..30].iter();
+        fixture.compare(few.skip(first).step_by(step)).await;
     }
     compile_those(&emulated, |it| it.source.contains("kIsSliced = true"));
 }

@@ -12,7 +12,7 @@ use super::devices::explained;
 use super::edges::write_groups;
 use super::emulated::{self, Emulated};
 use super::slices::slices_of;
-use super::{Fixture, compile_longest};
+use super::{Fixture, compile_longest, is_full};
 use crate::fingerprint::{SEEDS, has_fingerprints, start_of};
 
 /// Queries of groups. Two pairs `a, b` have the same fingerprint with the first seed.
@@ -209,7 +209,9 @@ async fn keys_need_more_bits_than_a_number_has() {
     }
     let emulated = Emulated::new();
     let fixture = fixture(&emulated, 2).await;
-    fixture.compare(GROUPS.iter().chain(JOINS)).await;
+    let step = if is_full() { 1 } else { 2 };
+    let all = GROUPS.iter().chain(JOINS);
+    fixture.compare(all.step_by(step)).await;
     fixture.compare_refused(REFUSED).await;
     let room = &fixture.columns.tables_bytes_max;
     for (index, queries, bytes, wanted) in IN_SLICES {
