@@ -209,7 +209,7 @@ def test_folders_are_tables_with_their_partitions(sql):
         ("SELECT * INTO x FROM people", "0A000", ""),
         ("SET datafusion.execution.batch_size = 1", "42501", "batch_size"),
         ("SELECT " + "(" * 10_000 + "1" + ")" * 10_000, "54001", "parentheses"),
-        ("SELECT " + "abs((" * 300 + "1" + "))" * 300, "54001", "nests"),
+        ("SELECT " + "abs((" * 300 + "1" + "))" * 300, "54001", "in each other"),
         ("SELECT " + "+".join(["1"] * 100_000), "54001", "operators"),
         (" UNION ALL ".join(["SELECT 1"] * 5_000), "54001", "queries"),
         ("SELECT " + ", ".join(f"{n} AS c{n}" for n in range(20_000)), "54001", "columns"),
