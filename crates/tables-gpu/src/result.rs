@@ -255,11 +255,21 @@ impl Totals<'_> {
     }
 }
 
-/// Returns sums as an array of a type. A sum that has more bits than the type wraps, as the CPU's does.
+/// Returns sums as an array of a type.
+///
+/// # Errors
+/// If a sum has too many digits, for which the CPU raises the error.
 fn of_sums(sums: Vec<Option<i256>>, data_type: &DataType) -> Result<ArrayRef> {
     if let DataType::Decimal256(precision, scale) = data_type {
         let sums = Decimal256Array::from(sums);
         return Ok(Arc::new(sums.with_precision_and_scale(*precision, *scale)?));
+    }
+    let has_room = |sum: &i256| {
+        let sum = sum.to_i128();
+        sum.is_some_and(|it| it.unsigned_abs() < 10_u128.pow(38))
+    };
+    if !sums.iter().flatten().all(has_room) {
+        return exec_err!("a sum has more than 38 digits");
     }
     let sums = sums.into_iter().map(|it| it.map(i256::as_i128));
     match data_type {

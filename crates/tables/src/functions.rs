@@ -20,6 +20,7 @@ pub(crate) fn register(context: &SessionContext) {
     context.register_udf(crate::types::age());
     context.register_udf(crate::types::pg_typeof());
     context.register_udf(crate::semantics::timezone());
+    context.register_udaf(crate::sums::sum());
     register_aliases(context);
     context.register_udf(version());
     context.register_udf(constant("pg_advisory_unlock_all", ""));

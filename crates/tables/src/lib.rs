@@ -67,6 +67,7 @@ mod sliced;
 mod source;
 mod stop;
 mod subqueries;
+mod sums;
 mod system;
 mod to_char;
 mod types;

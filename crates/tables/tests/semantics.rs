@@ -103,6 +103,56 @@ async fn what_postgresql_refuses_is_refused() {
 }
 
 #[tokio::test]
+async fn sums_of_numerics_do_not_wrap() {
+    let mut session = engine().session("ada");
+    // The sum of two `x` needs more than 128 bits, that of two `y` has 39 digits.
+    let (nines, y) = ("9".repeat(38), format!("6{}", "0".repeat(37)));
+    let row = |id, sign| format!("({id}, {sign}{nines}::numeric(38, 0), {y}::numeric(38, 0))");
+    let rows = [row(1, ""), row(2, ""), row(3, "-")].join(", ");
+    let view = format!("CREATE VIEW large AS SELECT * FROM (VALUES {rows}) v(id, x, y)");
+    run(&mut session, &view).await.expect("a view");
+    for text in [
+        "SELECT sum(x) FROM large WHERE id < 3",
+        "SELECT sum(y) FROM large WHERE id < 3",
+        "SELECT id < 3, sum(x) FROM large GROUP BY 1",
+        "SELECT id < 3, sum(y) FROM large GROUP BY 1",
+        "SELECT sum(x) FILTER (WHERE id < 3) FROM large",
+        "SELECT sum(DISTINCT x - id) FROM large WHERE id < 3",
+        "SELECT id < 3, sum(DISTINCT x - id) FROM large GROUP BY 1",
+        "SELECT sum(x) OVER (ORDER BY id) FROM large",
+        "SELECT sum(y) OVER (ORDER BY id ROWS 1 PRECEDING) FROM large",
+    ] {
+        let error = run(&mut session, text).await.expect_err(text);
+        assert_eq!(error.code, Code::NumericValueOutOfRange, "{text}: {error}");
+        assert_eq!(error.message, "numeric field overflow", "{text}");
+        let hint = error.hint.expect(text);
+        assert!(hint.ends_with("cast what is added to double precision"));
+    }
+    let (negative, even) = (format!("-{nines}"), format!("0|{nines}"));
+    let answers: [(&str, &[&str]); 5] = [
+        ("SELECT sum(x) FROM large", &[nines.as_str()]),
+        ("SELECT sum(DISTINCT x) FROM large", &["0"]),
+        (
+            "SELECT id % 2, sum(x) FROM large GROUP BY 1 ORDER BY 1",
+            &[even.as_str(), "1|0"],
+        ),
+        (
+            "SELECT sum(x) OVER (ORDER BY id ROWS BETWEEN CURRENT ROW AND CURRENT ROW) FROM large",
+            &[nines.as_str(), nines.as_str(), negative.as_str()],
+        ),
+        // The count of rows has more digits than 1.5.
+        (
+            "SELECT sum(g + 1.5), sum(g + 2.5) FROM generate_series(1, 20) g",
+            &["240.0|260.0"],
+        ),
+    ];
+    for (text, expected) in answers {
+        let (_, rows) = run(&mut session, text).await.expect(text);
+        assert_eq!(rows, expected, "{text}");
+    }
+}
+
+#[tokio::test]
 async fn long_lists_are_of_constants() {
     let mut session = engine().session("ada");
     let listed = |item: fn(i32) -> String, count| {

@@ -22,6 +22,7 @@ SELECT date_trunc('month', timestamp '9999-12-31')
 SELECT i4 + 1 FROM v WHERE id = 2
 -- Refused: numerics of more than 38 digits, and ceil and floor of those with all their digits.
 SELECT w * w FROM v WHERE id = 2
+SELECT sum(x) FROM (SELECT repeat('9', 38)::numeric(38, 0) AS x FROM generate_series(1, 2)) q
 -- Wrong: the merged column of USING and NATURAL is the left one, ambiguous after FULL joins, and not first in *.
 SELECT a FROM n NATURAL RIGHT JOIN m
 -- Wrong: comparisons of rows take NULL as a value, and subqueries of several columns are refused.
