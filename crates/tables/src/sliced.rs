@@ -3,6 +3,7 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::task::Poll;
 
 use datafusion::arrow::array::{Array, RecordBatch, RecordBatchOptions};
 use datafusion::arrow::compute::concat;
@@ -30,6 +31,7 @@ use datafusion::physical_plan::{
     ReplaceChildrenOptions,
 };
 use futures_util::{StreamExt, stream};
+use tokio::task::coop;
 
 use crate::lengths::{array_bytes, batch_bytes};
 use crate::sized::{Limited, PART_BYTES, is_limit, limited_to, may_be_long};
@@ -65,7 +67,10 @@ impl PhysicalOptimizerRule for Sliced {
             let is_multiplying = MULTIPLYING.contains(&node.name());
             let node = sliced(node)?;
             Ok(match is_multiplying {
-                true => Transformed::yes(Arc::new(CooperativeExec::new(node.data)) as _),
+                true => {
+                    let cooperative = Arc::new(CooperativeExec::new(node.data));
+                    Transformed::yes(Arc::new(Replaced::new(cooperative)) as _)
+                }
                 false => node,
             })
         })
@@ -91,7 +96,7 @@ fn sliced(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionP
     } else if let Some(projection) = node.downcast_ref::<ProjectionExec>()
         && computes_slowly(projection)
     {
-        Arc::new(SlicedProjection::new(node))
+        Arc::new(Replaced::new(node))
     } else if let Some(join) = node.downcast_ref::<NestedLoopJoinExec>()
         && let Some(filter) = join.filter()
     {
@@ -275,30 +280,31 @@ fn within_limit<T>(rows: usize, compute: impl FnOnce() -> Result<T>) -> Result<O
     }
 }
 
-/// A projection that returns fewer rows at a time if they are long. It takes long rows from the account.
+/// An operator of DataFusion whose stream is ours. A projection returns fewer rows at a time if they are long, and takes
+/// long rows from the account. A `CooperativeExec` yields in a way that can be nested.
 #[derive(Debug)]
-struct SlicedProjection {
-    /// A `ProjectionExec`.
+struct Replaced {
+    /// A `ProjectionExec` or a `CooperativeExec`.
     inner: Arc<dyn ExecutionPlan>,
     metrics: ExecutionPlanMetricsSet,
 }
 
-impl SlicedProjection {
-    fn new(inner: Arc<dyn ExecutionPlan>) -> SlicedProjection {
-        SlicedProjection {
+impl Replaced {
+    fn new(inner: Arc<dyn ExecutionPlan>) -> Replaced {
+        Replaced {
             inner,
             metrics: ExecutionPlanMetricsSet::new(),
         }
     }
 }
 
-impl DisplayAs for SlicedProjection {
+impl DisplayAs for Replaced {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt_as(format, f)
     }
 }
 
-impl ExecutionPlan for SlicedProjection {
+impl ExecutionPlan for Replaced {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -332,7 +338,7 @@ impl ExecutionPlan for SlicedProjection {
         options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let inner = Arc::clone(&self.inner).replace_children(children, options)?;
-        Ok(Arc::new(SlicedProjection::new(inner)))
+        Ok(Arc::new(Replaced::new(inner)))
     }
 
     fn with_new_children(
@@ -348,6 +354,9 @@ impl ExecutionPlan for SlicedProjection {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
+        if let Some(cooperative) = self.inner.downcast_ref::<CooperativeExec>() {
+            return Ok(yielding(cooperative.input().execute(partition, context)?));
+        }
         let Some(projection) = self.inner.downcast_ref::<ProjectionExec>() else {
             return self.inner.execute(partition, context);
         };
@@ -373,6 +382,30 @@ impl ExecutionPlan for SlicedProjection {
     fn metrics(&self) -> Option<MetricsSet> {
         Some(self.metrics.clone_inner())
     }
+}
+
+/// Returns a stream that yields to other tasks, and to a cancellation, when the budget of its task is used up. Each
+/// batch takes a unit.
+///
+/// DataFusion's `CooperativeStream` takes the unit before it polls its input, and gives it back if the input is not
+/// ready. Of more than 128 in a row, none leaves a unit for the innermost, and the query goes on for ever. This one
+/// takes it afterwards.
+fn yielding(mut rows: SendableRecordBatchStream) -> SendableRecordBatchStream {
+    let schema = rows.schema();
+    let batches = stream::poll_fn(move |context| {
+        if !coop::has_budget_remaining() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let polled = rows.poll_next_unpin(context);
+        if polled.is_ready()
+            && let Poll::Ready(unit) = coop::poll_proceed(context)
+        {
+            unit.made_progress();
+        }
+        polled
+    });
+    Box::pin(RecordBatchStreamAdapter::new(schema, batches))
 }
 
 /// The run of a projection.
@@ -449,5 +482,38 @@ impl Projecting {
         let schema = Arc::clone(&self.schema);
         let batch = RecordBatch::try_new_with_options(schema, columns, &options)?;
         Ok(Some(batch))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Returns a stream of batches without columns, which are ready at once.
+    fn batches(count: usize) -> SendableRecordBatchStream {
+        let schema = Arc::new(Schema::empty());
+        let batch = RecordBatch::new_empty(Arc::clone(&schema));
+        let batches = std::iter::repeat_n(batch, count).map(Ok);
+        Box::pin(RecordBatchStreamAdapter::new(schema, stream::iter(batches)))
+    }
+
+    #[tokio::test]
+    async fn more_streams_in_a_row_than_units_of_a_task_end() {
+        let nested = (0..300).fold(batches(3), |rows, _| yielding(rows));
+        let count = tokio::time::timeout(Duration::from_mins(1), nested.count()).await;
+        assert_eq!(count, Ok(3));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_always_ready_yields() {
+        let mut rows = yielding(batches(1_000));
+        let ready = poll_fn(|context| {
+            let ready = (0..1_000).take_while(|_| rows.poll_next_unpin(context).is_ready());
+            Poll::Ready(ready.count())
+        });
+        assert!(ready.await < 1_000);
     }
 }

@@ -189,8 +189,9 @@ pub fn compile(spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
         let option = format!("-D{FEWER_BLOCKS}={fewer}");
         match compile_with(spec, Some(option), arch) {
             Ok(other) if local_bytes(&other) < local_bytes(&best) => best = other,
-            // More registers do not help.
-            _ => break,
+            // With some more registers, a kernel may spill more than with few or with many.
+            Ok(_) => {}
+            Err(_) => break,
         }
     }
     Ok(best)

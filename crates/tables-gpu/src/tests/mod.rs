@@ -436,6 +436,8 @@ async fn kernels_give_the_rows_of_the_cpu() {
     }
     assert!(emulated.searches.load(Ordering::Relaxed) > 0);
     compile_all(&emulated);
+    // They are short.
+    compile_longest(&emulated, |it| it.source.contains("select.cuh"), [1; 3]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
