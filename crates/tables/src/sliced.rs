@@ -280,8 +280,8 @@ fn within_limit<T>(rows: usize, compute: impl FnOnce() -> Result<T>) -> Result<O
     }
 }
 
-/// An operator of DataFusion whose stream is ours. A projection returns fewer rows at a time if they are long, and takes
-/// long rows from the account. A `CooperativeExec` yields in a way that can be nested.
+/// An operator of DataFusion whose stream is ours. A projection returns fewer rows at a time if they are long, and
+/// takes long rows from the account. A `CooperativeExec` yields in a way that can be nested.
 #[derive(Debug)]
 struct Replaced {
     /// A `ProjectionExec` or a `CooperativeExec`.

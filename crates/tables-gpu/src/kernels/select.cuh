@@ -118,8 +118,8 @@ __device__ inline void write_groups(const Fragment& f) {
     }
 }
 
-// With six blocks of 256 threads at a time, no thread spills registers. Without a number, NVRTC 13.0 lets some spill for
-// sm_100, where eight blocks then have room.
+// With six blocks of 256 threads at a time, no thread spills registers. Without a number, NVRTC 13.0 lets some spill
+// for sm_100, where eight blocks then have room.
 extern "C" __global__ void __launch_bounds__(kThreads, 6) fragment(const __grid_constant__ Fragment f) {
     if (f.constants[8] == 0)
         count_groups(f);
